@@ -1,0 +1,25 @@
+"""Core tables: queues, placement classes, nodes, and the life of a lease.
+
+Why: the first revision. `shard_id` leads every key so that a shard can move to a server of its own.
+Locks: none that matter, every object is new.
+Expected duration: under a second.
+"""
+
+from alembic import op
+
+from hwqueue.schema.files import run_revision_sql
+
+revision = "0001_core"
+down_revision = None
+branch_labels = ("hwqueue",)
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create the tables from the SQL file beside this one."""
+    run_revision_sql(op, __file__)
+
+
+def downgrade() -> None:
+    """Refuse: the schema only moves forward."""
+    raise NotImplementedError("hwqueue migrations only move forward; restore a backup instead")

@@ -1,0 +1,60 @@
+-- The leases that a node may run now, best first: heads of its eligible classes that fit, ordered by tier, rank, score
+-- (higher first), position. All leases of a class score alike on a node, so each class is judged once and only its head
+-- is read. Looks at no more than p_probe classes beyond the first p_window entries of the global order.
+-- p_limit: candidates to give; p_depth: entries to read of each class.
+-- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.claim_candidates(
+  p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb,
+  p_limit int, p_depth int, p_now timestamptz, p_shard int)
+returns table (entry hwqueue.ready, score double precision)
+language plpgsql stable
+as $$
+declare
+  v_classes bigint[];
+  v_scores double precision[];
+  v_front hwqueue.ready[] := '{}'::hwqueue.ready[];
+  v_flat boolean;
+  v_window int := greatest(p_limit, (select max(q.window_size) from unnest(p_queues) q));
+  v_probe int := (select max(q.probe_size) from unnest(p_queues) q);
+begin
+  select coalesce(array_agg(f.class_id order by f.score desc), '{}'), coalesce(array_agg(f.score order by f.score desc), '{}')
+  into v_classes, v_scores
+  from hwqueue.fitting_classes(p_node, p_room, p_queues, p_tasks, p_extra, p_shard) f;
+  if v_classes = '{}' then
+    return;
+  end if;
+  v_flat := v_scores[1] = v_scores[cardinality(v_scores)];
+  -- when all score alike the front of the global order says it all; with more classes than may be probed, it says what
+  -- the probes might miss
+  if v_flat or cardinality(v_classes) > v_probe then
+    v_front := array(
+      select w from unnest(p_queues) q
+      cross join lateral (
+        select r.* from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = q.queue_id
+        order by r.tier, r.rank, r.position limit v_window
+      ) w
+      where w.class_id = any (v_classes) and (w.deadline is null or w.deadline > p_now)
+      order by w.tier, w.rank, w.position);
+  end if;
+  return query
+    select c.entry, c.score
+    from (
+      select f as entry, v_scores[array_position(v_classes, f.class_id)] as score
+      from unnest(v_front) f
+      union all
+      select h.entry, k.score
+      from unnest(case when v_flat and cardinality(v_front) >= p_limit then '{}' else v_classes[1 : v_probe] end,
+                  v_scores) k(class_id, score)
+      cross join lateral (
+        select r as entry from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+        order by r.tier, r.rank, r.position limit p_depth
+      ) h
+      where k.class_id is not null
+        and (h.entry).position <> all (array(select f.position from unnest(v_front) f))
+    ) c
+    order by (c.entry).tier, (c.entry).rank, c.score desc, (c.entry).position
+    limit p_limit;
+end
+$$;

@@ -1,0 +1,43 @@
+-- After an empty claim: when to ask again, and what keeps the node from what waits, as counts of classes by reason code.
+-- Looks at no more than 1,000 classes that have something ready.
+-- Locks: none. Raises: QHQ01, QHN01. Idempotent: yes.
+create or replace function hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard int default 0)
+returns table (retry_after interval, reasons jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_queues hwqueue.queue[];
+  v_node hwqueue.node;
+  v_state hwqueue.node_state;
+  v_now timestamptz;
+begin
+  perform hwqueue.check_claim_arguments(p_queues, 1, null);
+  v_queues := hwqueue.open_queues(p_queues, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  v_now := hwqueue.clock();
+  select coalesce(jsonb_object_agg(r.code, r.classes), '{}') into reasons
+  from (
+    select w.code, count(*) as classes
+    from (
+      select c.* from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.queue_id in (select q.queue_id from unnest(v_queues) q)
+        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
+      limit 1000
+    ) c
+    cross join lateral (select hwqueue.class_reasons(c, v_node, v_state) #>> '{0,code}' as code) w
+    where w.code is not null
+    group by w.code
+  ) r;
+  if cardinality(v_queues) < cardinality(p_queues) then
+    reasons := reasons || jsonb_build_object('queue_paused', cardinality(p_queues) - cardinality(v_queues));
+  end if;
+  retry_after := greatest(interval '0', least(
+    (select min(q.poll_interval) from unnest(v_queues) q),
+    (select min(s.available_at) - v_now from unnest(v_queues) q
+     cross join lateral (select d.available_at from hwqueue.scheduled d
+                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)));
+  retry_after := coalesce(retry_after, interval '1 second');
+  return next;
+end
+$$;

@@ -1,0 +1,36 @@
+-- Moves the end of a claim to p_extend from now. Gives the new end.
+-- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHA01, QHA02. Idempotent: yes.
+create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard int default 0) returns timestamptz
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_claim hwqueue.claim;
+  v_until timestamptz;
+  v_why record;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_extend(p_extend);
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
+  if not found or v_claim.claim_token <> p_token then
+    select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
+  end if;
+  v_until := hwqueue.clock() + p_extend;
+  -- check_at may only trail expires_at: pull it back when the claim is shortened
+  update hwqueue.claim c set expires_at = v_until, check_at = least(c.check_at, v_until)
+  where c.shard_id = p_shard and c.lease_id = p_lease;
+  return v_until;
+end
+$$;
+
+-- Locks: none. Raises: QHA01. Idempotent: yes.
+create or replace function hwqueue.check_extend(p_extend interval) returns void
+language plpgsql immutable
+as $$
+begin
+  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '3650 days' then
+    perform hwqueue.refuse('QHA01', format('p_extend must be from one second to ten years, got %s', coalesce(p_extend::text, 'null')),
+      jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes''');
+  end if;
+end
+$$;

@@ -1,0 +1,30 @@
+-- The score by which claims order leases of one tier and rank, higher first.
+create or replace function hwqueue.lease_score(p_queue hwqueue.queue, p_affinity double precision, p_fit double precision)
+returns double precision
+language sql immutable parallel safe
+as $$ select p_queue.weight_affinity * p_affinity + p_queue.weight_fit * p_fit $$;
+
+-- The classes of these queues that a node may run and has room for now, with their score there:
+-- sum of weight x term (design 5.2), affinity -100..100 and fit 0..100.
+-- p_extra: classes judged but not remembered, [{"class_id", "affinity"}].
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[],
+                                                   p_extra jsonb, p_shard int)
+returns table (class_id bigint, score double precision)
+language sql stable
+as $$
+  select e.class_id, hwqueue.lease_score(q, e.affinity, hwqueue.fit_score(c, r.share, p_room))
+  from unnest(p_queues) q
+  join lateral (
+    select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
+    where pe.shard_id = p_shard and pe.profile_id = p_node.profile_id and pe.queue_id = q.queue_id
+    union all
+    select ne.class_id, ne.affinity from hwqueue.node_eligibility ne
+    where ne.shard_id = p_shard and ne.node_id = p_node.node_id and ne.queue_id = q.queue_id
+    union all
+    select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
+  ) e on true
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
+  left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
+  where (p_tasks is null or c.task_name = any (p_tasks)) and hwqueue.lacking(c, p_room) = ''
+$$;

@@ -1,0 +1,68 @@
+-- A node's sign of life for itself and all its claims [{"lease_id", "claim_token"}] in one statement. Each claim that still
+-- stands is extended by p_extend or its own timeout; the verdict says what the worker should do:
+-- ok, cancelled (stop, it is not wanted any more), preempted (stop and hand back), lost (stop, do not settle).
+-- Locks: node_state; the claims by lease_id. Raises: QHN01, QHN03, QHA01, QHA02. Idempotent: yes.
+create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]', p_extend interval default null,
+                                                  p_shard int default 0)
+returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz;
+  v_extended jsonb;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_heartbeat(p_claims, p_extend);
+  perform hwqueue.lock_node(p_node, p_epoch, p_shard), hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
+  if coalesce(p_claims, '[]') = '[]' then
+    return;
+  end if;
+  perform 1 from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id in (select b.lease_id from jsonb_to_recordset(p_claims) b(lease_id uuid))
+  order by c.lease_id for update;
+  with beat as (
+    update hwqueue.claim c
+    set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
+    from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token bigint)
+    where c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token and c.node_id = p_node
+    returning c.lease_id, coalesce(c.stop_reason, 'ok') as verdict, c.expires_at
+  )
+  select jsonb_object_agg(b.lease_id, to_jsonb(b)) into v_extended from beat b;
+  return query
+    select b.lease_id, coalesce(v_extended #>> array[b.lease_id::text, 'verdict'],
+             case when l.state = 'cancelled' then 'cancelled' else 'lost' end),
+           (v_extended #>> array[b.lease_id::text, 'expires_at'])::timestamptz, p_shard
+    from jsonb_to_recordset(p_claims) b(lease_id uuid)
+    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = b.lease_id;
+end
+$$;
+
+-- Locks: none. Raises: QHA01. Idempotent: yes.
+create or replace function hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) returns void
+language plpgsql immutable
+as $$
+declare
+  v_item jsonb;
+  v_field text;
+begin
+  if p_extend is not null then
+    perform hwqueue.check_extend(p_extend);
+  end if;
+  if jsonb_typeof(coalesce(p_claims, '[]')) <> 'array' then
+    perform hwqueue.refuse('QHA01', 'p_claims must be a JSON array', jsonb_build_object('field', 'p_claims'),
+      'for example [{"lease_id": "...", "claim_token": 1}]');
+  end if;
+  for v_item, v_field in
+    select e.value, format('p_claims[%s]', e.ordinality - 1) from jsonb_array_elements(coalesce(p_claims, '[]')) with ordinality e
+  loop
+    perform hwqueue.check_object(v_item, array['lease_id', 'claim_token'], v_field);
+    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
+       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0, 9223372036854775807) is null then
+      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field), jsonb_build_object('field', v_field),
+        'pass both as claim_task gave them');
+    end if;
+  end loop;
+end
+$$;

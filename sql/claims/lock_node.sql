@@ -1,0 +1,39 @@
+-- Locks a node's state, first thing in everything that grants on it, settles for it or edits it.
+-- Locks: node_state. Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch. Idempotent: yes.
+create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard int) returns hwqueue.node_state
+language plpgsql volatile
+as $$
+declare
+  v_state hwqueue.node_state;
+begin
+  select s.* into v_state from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if not found then
+    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+  end if;
+  if p_epoch is not null and p_epoch <> v_state.node_epoch then
+    perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, v_state.node_epoch, p_epoch),
+      jsonb_build_object('node_id', p_node, 'node_epoch', v_state.node_epoch, 'given_epoch', p_epoch),
+      'another instance registered this node: stop this one, or register again to take over');
+  end if;
+  return v_state;
+end
+$$;
+
+-- What a locked node is. Read after the lock, in a statement of its own, so that no edit is missed.
+create or replace function hwqueue.read_node(p_node uuid, p_shard int) returns hwqueue.node
+language plpgsql volatile
+as $$
+declare
+  v_node hwqueue.node;
+begin
+  select n.* into v_node from hwqueue.node n
+  where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null;
+  if not found then
+    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+  end if;
+  return v_node;
+end
+$$;

@@ -1,0 +1,7 @@
+-- Hands a claim back unfinished, after p_delay, using up no attempt: for workers that stop. Gives the new state.
+-- Locks, raises: as settle_one. Idempotent: no. Wakes: waiting workers, when it may run again at once.
+create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0', p_shard int default 0) returns text
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', extract(epoch from p_delay)), p_shard)
+$$;

@@ -1,0 +1,83 @@
+-- Settles a batch and claims the next in one round trip and one commit. One bad settlement undoes neither the others
+-- nor the claim: its row says why.
+-- Locks: node_state; the claims by lease_id; then as claim_task. Raises: QHQ01, QHN01, QHN03, QHA01, QHA02.
+-- Idempotent: no. With p_qty 0 it only settles.
+create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty int default 1,
+  p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
+returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text,
+               task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_item jsonb;
+  v_ordinal int;
+  v_result record;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_settlements(p_settle, p_shard);
+  perform hwqueue.lock_node(p_node, p_epoch, p_shard);
+  for v_item, v_ordinal in
+    select e.value, e.ordinality from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
+    order by e.value ->> 'lease_id', e.ordinality
+  loop
+    select s.verdict, s.state into v_result
+    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::bigint, v_item, p_shard) s;
+    return query select 'settled', v_ordinal, (v_item ->> 'lease_id')::uuid,
+      case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end, v_result.state,
+      null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,
+      null::jsonb, p_shard;
+  end loop;
+  if p_qty > 0 then
+    return query
+      select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
+             c.headers, c.score, c.expires_at, c.assignment, p_shard
+      from hwqueue.claim_task(p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, p_shard) c;
+  end if;
+end
+$$;
+
+-- Checks a batch before anything is locked.
+-- Locks: none. Raises: QHA01, naming the element. Idempotent: yes.
+create or replace function hwqueue.check_settlements(p_settle jsonb, p_shard int) returns void
+language plpgsql stable
+as $$
+declare
+  v_item jsonb;
+  v_field text;
+begin
+  if jsonb_typeof(coalesce(p_settle, '[]')) <> 'array' then
+    perform hwqueue.refuse('QHA01', 'p_settle must be a JSON array', jsonb_build_object('field', 'p_settle'),
+      'for example [{"lease_id": "...", "claim_token": 1, "outcome": "complete"}]');
+  end if;
+  for v_item, v_field in
+    select e.value, format('p_settle[%s]', e.ordinality - 1) from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
+  loop
+    perform hwqueue.check_settlement(v_item, v_field);
+    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
+       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0, 9223372036854775807) is null then
+      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field), jsonb_build_object('field', v_field),
+        'pass both as claim_task gave them');
+    end if;
+    perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'), v_field || '.result', p_shard);
+  end loop;
+end
+$$;
+
+-- Settles a claim of a node whose state the caller has locked; a claim of another node is not touched.
+-- Locks: the claim; the lease row. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int,
+                                                    out verdict text, out state text)
+language plpgsql volatile
+as $$
+begin
+  perform 1 from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id <> p_node;
+  if found then
+    verdict := 'bad_token';
+    state := 'claimed';
+    return;
+  end if;
+  select s.verdict, s.state into verdict, state
+  from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
+end
+$$;

@@ -1,0 +1,61 @@
+-- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at", "delay"}.
+-- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew, not by the clock.
+-- Locks: node_state is held by the caller when the claim has an assignment; the claim; the lease row.
+-- Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished, bad_token, unknown.
+-- Idempotent: no, the second settlement finds finished.
+create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_now timestamptz, p_shard int,
+                                                out verdict text, out state text)
+language plpgsql volatile
+as $$
+declare
+  v_claim hwqueue.claim;
+  v_next timestamptz;
+begin
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
+  if not found or v_claim.claim_token <> p_token then
+    select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+    return;
+  end if;
+  verdict := 'ok';
+  case p_settlement ->> 'outcome'
+    when 'complete' then
+      perform hwqueue.remove_claim(p_lease, p_shard);
+      update hwqueue.lease l
+      set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
+          claimed_at = v_claim.claimed_at, finished_at = p_now, result = nullif(p_settlement -> 'result', 'null')
+      where l.shard_id = p_shard and l.lease_id = p_lease;
+      state := 'completed';
+    when 'fail' then
+      if coalesce((p_settlement ->> 'retry')::boolean, true) then
+        v_next := hwqueue.next_attempt_at(p_lease, v_claim.attempt, p_now, p_shard);
+        if v_next is not null then
+          v_next := coalesce((p_settlement ->> 'retry_at')::timestamptz, v_next);
+        end if;
+      end if;
+      state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now, p_shard);
+    when 'release' then
+      v_next := p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0');
+      state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
+  end case;
+end
+$$;
+
+-- Why a token settles nothing. p_current is the token of the claim that runs now, if one does.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard int,
+                                                   out verdict text, out state text)
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+begin
+  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  state := hwqueue.lease_state(p_lease, p_shard);
+  verdict := case
+    when v_lease.lease_id is null then 'unknown'
+    when p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
+    when v_lease.state = 'cancelled' then 'cancelled'
+    when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
+    else 'lost' end;
+end
+$$;

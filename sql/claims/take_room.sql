@@ -1,0 +1,45 @@
+-- Sets aside on a node what a class needs: the node's new state and the assignment that says what was taken.
+-- The assignment is null when nothing of it is counted; releasing needs nothing else than it.
+-- Locks: none, the caller holds node_state and writes the state back. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices int[],
+                                             inout p_state hwqueue.node_state, out assignment jsonb)
+language plpgsql immutable
+as $$
+declare
+  v_device int;
+begin
+  assignment := jsonb_strip_nulls(jsonb_build_object(
+    'cpu_milli', case when p_node.cpu_milli is not null and p_class.cpu_milli > 0 then p_class.cpu_milli end,
+    'memory_mib', case when p_node.memory_mib is not null and p_class.memory_mib > 0 then p_class.memory_mib end,
+    'custom', p_class.custom,
+    'gpu_milli', case when p_class.gpu_count > 0 then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
+    'gpus', case when p_class.gpu_count > 0 then (
+      select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
+      from unnest(p_devices) d) end));
+  if assignment = '{}' and p_node.slots is null then
+    assignment := null;
+    return;
+  end if;
+  p_state.claim_count := p_state.claim_count + 1;
+  p_state.cpu_used := p_state.cpu_used + coalesce((assignment ->> 'cpu_milli')::bigint, 0);
+  p_state.memory_used := p_state.memory_used + coalesce((assignment ->> 'memory_mib')::bigint, 0);
+  foreach v_device in array coalesce(p_devices, '{}') loop
+    p_state.gpu_used[v_device] := p_state.gpu_used[v_device] + (assignment ->> 'gpu_milli')::int;
+  end loop;
+  if p_class.custom is not null then
+    p_state.custom_used := hwqueue.add_amounts(p_state.custom_used, p_class.custom, 1);
+  end if;
+end
+$$;
+
+-- Amounts by name, plus or minus others; what comes to nothing is left out.
+create or replace function hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign int) returns jsonb
+language sql immutable
+as $$
+  select coalesce(jsonb_object_agg(n.key, n.amount) filter (where n.amount > 0), '{}')
+  from (select a.key, sum(a.amount) as amount
+        from (select e.key, e.value::bigint as amount from jsonb_each(p_amounts) e
+              union all
+              select e.key, p_sign * e.value::bigint from jsonb_each(p_others) e) a
+        group by a.key) n
+$$;

@@ -1,0 +1,78 @@
+-- Roles and what they may call. Functions are the only way in: nobody but the owner reads or writes a table.
+-- Applied last at every upgrade, since a function that is created anew is open to everybody.
+-- Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade --no-roles` leaves it out.
+
+do $$
+declare
+  v_role text;
+begin
+  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker', 'hwqueue_operator', 'hwqueue_admin'] loop
+    begin
+      if not exists (select 1 from pg_catalog.pg_roles r where r.rolname = v_role) then
+        execute format('create role %I nologin', v_role);  -- a name cannot be a parameter of create role
+      end if;
+    exception when duplicate_object or unique_violation then
+      null;  -- roles belong to the whole server: another database's upgrade was faster
+    end;
+  end loop;
+end
+$$;
+
+revoke all on schema hwqueue from public;
+revoke all on all tables in schema hwqueue from public;
+revoke all on all functions in schema hwqueue from public;
+
+grant usage on schema hwqueue to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
+grant execute on function hwqueue.schema_version()
+  to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
+
+-- Producers: spawn, look at, change and cancel leases.
+grant execute on function
+  hwqueue.spawn_lease(text, text, jsonb, jsonb, int),
+  hwqueue.spawn_leases(text, jsonb, int),
+  hwqueue.update_lease(uuid, jsonb, int),
+  hwqueue.cancel_lease(uuid, text, int),
+  hwqueue.get_lease(uuid, int),
+  hwqueue.match_nodes(jsonb, jsonb, int)
+  to hwqueue_producer, hwqueue_operator, hwqueue_admin;
+
+-- Workers: register themselves, claim, keep alive, settle.
+grant execute on function
+  hwqueue.register_node(uuid, jsonb, int),
+  hwqueue.heartbeat_node(uuid, bigint, jsonb, interval, int),
+  hwqueue.claim_task(text[], uuid, bigint, int, text[], interval, int),
+  hwqueue.settle_and_claim(uuid, bigint, jsonb, text[], int, text[], interval, int),
+  hwqueue.complete_lease(uuid, bigint, jsonb, int),
+  hwqueue.fail_lease(uuid, bigint, jsonb, boolean, timestamptz, int),
+  hwqueue.release_lease(uuid, bigint, interval, int),
+  hwqueue.extend_claim(uuid, bigint, interval, int),
+  hwqueue.claim_hint(text[], uuid, int),
+  hwqueue.reap(int, int),
+  hwqueue.list_queues(int)
+  to hwqueue_worker, hwqueue_admin;
+
+-- Operators: everything that people on call need; no claims of their own.
+grant execute on function
+  hwqueue.list_leases(text, text, text, int, uuid, int),
+  hwqueue.list_nodes(text, int),
+  hwqueue.list_queues(int),
+  hwqueue.claim_hint(text[], uuid, int),
+  hwqueue.requeue_lease(uuid, int),
+  hwqueue.requeue_failed(text, jsonb, int),
+  hwqueue.pause_queue(text, int),
+  hwqueue.resume_queue(text, int),
+  hwqueue.cordon_node(uuid, int),
+  hwqueue.uncordon_node(uuid, int),
+  hwqueue.drain_node(uuid, interval, int),
+  hwqueue.deregister_node(uuid, int),
+  hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
+  hwqueue.reap(int, int),
+  hwqueue.prune(int, int)
+  to hwqueue_operator, hwqueue_admin;
+
+-- Admins: queues and their policies besides.
+grant execute on function
+  hwqueue.create_queue(text, jsonb, int),
+  hwqueue.set_queue_policy(text, jsonb, int),
+  hwqueue.drop_queue(text, boolean, int)
+  to hwqueue_admin;

@@ -1,0 +1,72 @@
+-- Records work that already runs on a node, for moving in from another system: no filter and no room check; from then on it
+-- counts like any claim. Devices: {"gpus": [resource ids]} in the options, else those with most left.
+-- Locks: node_state; its idempotency key. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHC05, QHT01, QHL06, QHL07, QHA02.
+-- Idempotent: no.
+create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
+                                               p_shard int default 0)
+returns table (lease_id uuid, claim_token bigint, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_state hwqueue.node_state;
+  v_node hwqueue.node;
+  v_lease hwqueue.lease;
+  v_class hwqueue.placement_class;
+  v_entry hwqueue.scheduled;
+  v_now timestamptz;
+  v_taken record;
+  v_timeout interval;
+  v_token bigint;
+begin
+  perform hwqueue.require_read_committed();
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  select w.lease_id into v_lease.lease_id
+  from hwqueue.write_spawns(array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus', '', v_now, p_shard)],
+                            v_queue, v_now, p_shard) w;
+  v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
+  if v_entry.lease_id is null then
+    perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
+      jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
+  end if;
+  v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
+  select t.p_state, t.assignment into v_taken
+  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_state, p_options -> 'gpus'), v_state) t;
+  v_state := v_taken.p_state;
+  update hwqueue.node_state s
+  set claim_count = v_state.claim_count, cpu_used = v_state.cpu_used, memory_used = v_state.memory_used, gpu_used = v_state.gpu_used,
+      custom_used = v_state.custom_used
+  where s.shard_id = p_shard and s.node_id = p_node;
+  v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
+  v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+    claimed_at, expires_at, check_at, assignment)
+  values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
+    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment);
+  return query select v_lease.lease_id, v_token, p_shard;
+end
+$$;
+
+-- The devices that adopted work is on: those named, else those with most left, over their limit if need be.
+-- Locks: none. Raises: QHA01 for a device that the node does not have. Idempotent: yes.
+create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state, p_gpus jsonb)
+returns int[]
+language plpgsql immutable
+as $$
+declare
+  v_named uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
+  v_devices int[];
+begin
+  v_devices := array(
+    select d.position::int from unnest(p_node.gpu_ids, p_state.gpu_used) with ordinality d(id, used, position)
+    where v_named = '{}' or d.id = any (v_named) order by d.used, d.position limit p_class.gpu_count);
+  if cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count) then
+    perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),
+      jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id), 'name as many of the node''s own devices as the lease asks for');
+  end if;
+  return v_devices;
+end
+$$;

@@ -1,0 +1,35 @@
+-- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker learns at the next
+-- heartbeat, and stays claimed until it settles or expires. Cancelling a cancelled lease changes nothing.
+-- Locks: the entry or the claim, then the lease row. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the state.
+create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null, p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_entry hwqueue.scheduled;
+  v_lease hwqueue.lease;
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  v_entry := hwqueue.take_entry(p_lease, p_shard);
+  v_now := hwqueue.clock();
+  if v_entry.lease_id is not null then
+    update hwqueue.lease l
+    set state = 'cancelled', finished_at = v_now, error = jsonb_build_object('reason', 'cancelled', 'detail', p_reason)
+    where l.shard_id = p_shard and l.lease_id = p_lease;
+    return 'cancelled';
+  end if;
+  update hwqueue.claim c
+  set stop_requested_at = coalesce(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
+  where c.shard_id = p_shard and c.lease_id = p_lease;
+  if found then
+    return 'claimed';
+  end if;
+  v_lease := hwqueue.find_lease(p_lease, p_shard);
+  if v_lease.state <> 'cancelled' then
+    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_lease.state),
+      jsonb_build_object('lease_id', p_lease, 'state', v_lease.state), 'a finished lease cannot be cancelled');
+  end if;
+  return v_lease.state;
+end
+$$;

@@ -1,0 +1,16 @@
+-- The record of a lease.
+-- Locks: none. Raises: QHL04. Idempotent: yes.
+create or replace function hwqueue.find_lease(p_lease uuid, p_shard int) returns hwqueue.lease
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+begin
+  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  if not found then
+    perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
+      jsonb_build_object('lease_id', p_lease), 'check the id; finished leases go once their queue''s retention is over');
+  end if;
+  return v_lease;
+end
+$$;

@@ -1,0 +1,36 @@
+-- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the next.
+-- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
+create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null, p_task text default null,
+                                               p_limit int default 50, p_before uuid default null, p_shard int default 0)
+returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid,
+               labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamptz,
+               deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
+               node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+begin
+  if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
+    perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
+      'states: scheduled, pending, claimed, completed, failed, cancelled');
+  end if;
+  if p_limit is null or p_limit not between 1 and 10000 then
+    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
+  end if;
+  return query
+    select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
+           g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at, g.expires_at, g.node_id,
+           g.claim_token, g.error, g.idempotency_key, g.stop_reason
+    from (
+      select l.lease_id from hwqueue.lease l
+      where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
+        and (v_queue_id is null or l.queue_id = v_queue_id) and (p_task is null or l.task_name = p_task)
+        and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
+                                and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+      order by l.lease_id desc limit p_limit
+    ) i
+    cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
+    order by g.lease_id desc;
+end
+$$;

@@ -1,0 +1,25 @@
+-- The placement that a spawn's options ask for: `placement` ANDed with the shorthands, in normal form.
+-- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node / to be away from it.
+-- Locks: none. Raises: QHC03, QHC04, QHC05. Idempotent: yes.
+create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
+  v_require jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
+  v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
+  v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
+  v_prefer jsonb := '[]'::jsonb;
+begin
+  if v_with is not null then
+    v_prefer := v_prefer || jsonb_build_object('when', jsonb_build_object('node', v_with));
+  end if;
+  if v_away is not null then
+    v_prefer := v_prefer || jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true));
+  end if;
+  if v_require = '[]' and v_prefer = '[]' then
+    return v_placement;
+  end if;
+  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_require, 'prefer', v_prefer), p_field);
+end
+$$;

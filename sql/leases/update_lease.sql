@@ -1,0 +1,39 @@
+-- Changes a lease that is not running: {"placement", "labels", "priority", "available_at", "deadline"}. It keeps its attempts
+-- and gets a fresh place in line.
+-- Locks: the entry, then the lease row. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHC05, QHA02.
+-- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the state.
+create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_entry hwqueue.scheduled;
+  v_lease hwqueue.lease;
+  v_class hwqueue.placement_class;
+  v_at timestamptz;
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_object(p_changes, array['placement', 'labels', 'priority', 'available_at', 'deadline'], 'changes');
+  v_entry := hwqueue.take_entry(p_lease, p_shard);
+  v_lease := hwqueue.find_lease(p_lease, p_shard);
+  if v_entry.lease_id is null then
+    perform hwqueue.refuse(case when v_lease.state = 'open' then 'QHL07' else 'QHL03' end,
+      format('lease %s is %s', p_lease, case when v_lease.state = 'open' then 'claimed' else v_lease.state end),
+      jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
+      'only a lease that waits can be changed; cancel it and spawn another');
+  end if;
+  v_now := hwqueue.clock();
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
+  v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
+  update hwqueue.lease l
+  set priority = coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), l.priority),
+      rank = l.rank + l.priority - coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), l.priority),
+      deadline = case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else l.deadline end,
+      class_id = hwqueue.find_class(l.queue_id, l.task_name, v_class.tenant, v_class.service_id,
+        case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
+        case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
+             else v_class.placement end, p_shard)
+  where l.shard_id = p_shard and l.lease_id = p_lease;
+  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard);
+end
+$$;

@@ -1,0 +1,43 @@
+-- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered.
+-- Bounded: at most p_limit leases a call; call it until it removes none.
+-- Locks: the lease rows and class rows, skip locked. Raises: QHA01, QHA02. Idempotent: yes.
+create or replace function hwqueue.prune(p_limit int default 10000, p_shard int default 0)
+returns table (leases int, classes int, nodes int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz;
+  v_old uuid[];
+begin
+  perform hwqueue.require_read_committed();
+  if p_limit is null or p_limit not between 1 and 1000000 then
+    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
+  end if;
+  v_now := hwqueue.clock();
+  v_old := array(
+    select l.lease_id
+    from hwqueue.queue q
+    cross join lateral (
+      select f.lease_id, f.finished_at from hwqueue.lease f
+      where f.shard_id = p_shard and f.queue_id = q.queue_id
+        and f.finished_at < v_now - case when f.state = 'failed' then q.retain_failed else q.retain_completed end
+        and f.finished_at < v_now - least(q.retain_failed, q.retain_completed)
+      order by f.finished_at limit p_limit for update skip locked
+    ) l
+    where q.shard_id = p_shard
+    limit p_limit);
+  delete from hwqueue.idempotency i using hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
+    and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
+  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
+  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
+  leases := cardinality(v_old);
+  classes := hwqueue.prune_classes(p_limit, v_now, p_shard);
+  with gone as (
+    delete from hwqueue.node n
+    where n.shard_id = p_shard and n.deregistered_at < v_now - interval '30 days'
+    returning n.node_id)
+  select count(*) into nodes from gone;
+  return next;
+end
+$$;

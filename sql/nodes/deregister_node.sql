@@ -1,0 +1,18 @@
+-- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an instance that
+-- missed it stays fenced when the node is registered again.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA02. Idempotent: no, the second call finds no node.
+create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_state hwqueue.node_state;
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed();
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
+  perform hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+end
+$$;

@@ -1,0 +1,44 @@
+-- For every registered node: could it run such a lease now, how well does it suit, and why not? A dry run of the filter and
+-- score that claim_task uses. p_options: {"labels", "tenant", "service_id", "task", "queue"}; with the queue, its weights and pause.
+-- Locks: none. Raises: QHC03, QHC04, QHC05, QHA01, QHQ01. Idempotent: yes.
+create or replace function hwqueue.match_nodes(p_placement jsonb, p_options jsonb default '{}', p_shard int default 0)
+returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_queue hwqueue.queue := hwqueue.default_policy();
+  v_class hwqueue.placement_class;
+  v_reach double precision;
+  v_now timestamptz;
+begin
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
+  if jsonb_typeof(p_options -> 'queue') = 'string' then
+    v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
+  end if;
+  v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
+    hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
+    hwqueue.normalise_placement(p_placement, 'placement'), p_shard);
+  select r.share into v_reach
+  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
+  where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
+  v_now := hwqueue.clock();
+  return query
+    select n.node_id, n.name, w.reasons = '[]',
+           hwqueue.lease_score(v_queue,
+             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
+             hwqueue.fit_score(v_class, v_reach, hwqueue.node_headroom(n, s))),
+           w.reasons
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    cross join lateral (
+      select hwqueue.class_reasons(v_class, n, s)
+        || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
+             'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
+        || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
+             'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
+    ) w
+    where n.shard_id = p_shard and n.deregistered_at is null
+    order by w.reasons = '[]' desc, 4 desc, n.name;
+end
+$$;

@@ -1,0 +1,86 @@
+-- Steps of register_node, each under the lock that it holds.
+
+-- The profile of these labels and this rack, written if it is new.
+-- Locks: the profile's digest. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now timestamptz, p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_digest bytea := sha256(convert_to(jsonb_build_array(p_labels, p_rack)::text, 'UTF8'));
+  v_profile_id bigint;
+begin
+  insert into hwqueue.profile as p (shard_id, digest, labels, rack, anchors, created_at)
+  values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
+  on conflict do nothing
+  returning p.profile_id into v_profile_id;
+  if v_profile_id is null then
+    select p.profile_id into v_profile_id from hwqueue.profile p where p.shard_id = p_shard and p.digest = v_digest;
+  end if;
+  return v_profile_id;
+end
+$$;
+
+-- Ends the claims of a node's older epochs: the process that ran them is gone.
+-- Locks: the claims by lease_id; the lease rows. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_claim hwqueue.claim;
+  v_count int := 0;
+begin
+  for v_claim in
+    select c.* from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch order by c.lease_id for update
+  loop
+    perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
+      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
+    v_count := v_count + 1;
+  end loop;
+  return v_count;
+end
+$$;
+
+-- Sets a node's usage to what its claims have set aside; devices that are gone count for nothing. Claims of older epochs that
+-- were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz, p_forget boolean, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_forget then
+    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
+  end if;
+  update hwqueue.claim c set node_epoch = p_epoch
+  where c.shard_id = p_shard and c.node_id = p_node.node_id and c.node_epoch < p_epoch;
+  update hwqueue.node_state s
+  set node_epoch = p_epoch, seen_at = p_now,
+      classes_seen = case when p_forget then '0' else s.classes_seen end,
+      classes_judged = case when p_forget then '{}' else s.classes_judged end,
+      claim_count = u.claim_count, cpu_used = u.cpu_used, memory_used = u.memory_used, gpu_used = u.gpu_used, custom_used = u.custom_used
+  from hwqueue.node_usage_of_claims(p_node) u
+  where s.shard_id = p_shard and s.node_id = p_node.node_id;
+end
+$$;
+
+-- What the claims of a node have set aside, counted from the claims: what node_state must say.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node)
+returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb)
+language sql stable
+as $$
+  select count(*)::int, coalesce(sum((c.assignment ->> 'cpu_milli')::bigint), 0)::bigint,
+         coalesce(sum((c.assignment ->> 'memory_mib')::bigint), 0)::bigint,
+         array(select coalesce(sum((u.assignment ->> 'gpu_milli')::int), 0)::int
+               from unnest(p_node.gpu_ids) with ordinality g(id, position)
+               left join hwqueue.claim u on u.shard_id = p_node.shard_id and u.node_id = p_node.node_id
+                 and u.assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', g.id))
+               group by g.position order by g.position),
+         coalesce((select jsonb_object_agg(a.key, a.amount)
+                   from (select k.key, sum(k.value::bigint) as amount
+                         from hwqueue.claim u, jsonb_each(u.assignment -> 'custom') k
+                         where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'custom'
+                         group by k.key) a), '{}')
+  from hwqueue.claim c
+  where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
+$$;

@@ -1,0 +1,44 @@
+-- A reason in words.
+create or replace function hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) returns text
+language sql immutable
+as $$
+  select case p_code
+    when 'label_missing' then format('the node has no label %s',
+      coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text))
+    when 'label_mismatch' then case
+      when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
+      else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
+                  p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
+    when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
+    else format('the node is not what is required: %s', p_predicate)
+  end
+$$;
+
+-- Why a node may not run leases of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
+-- Built from the functions that claims decide with (expr_reason, lacking), so the two cannot disagree.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state)
+returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(r.reason), '[]')
+  from (
+    select jsonb_build_object('code', u.code, 'permanent', true, 'message', hwqueue.reason_message(u.code, e.value, p_node.labels),
+                              'predicate', e.value) as reason
+    from jsonb_array_elements(p_class.required) e
+    cross join lateral (
+      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids) as code) u
+    where u.code is not null
+    union all
+    select jsonb_build_object('code', 'insufficient_capacity',
+      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_state(p_node))) <> '',
+      'message', format('not enough %s: %s', l.lacking,
+        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_state(p_node))) <> ''
+             then 'the node never has as much' else 'in use by running leases' end))
+    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_state)) as lacking) l
+    where l.lacking <> ''
+    union all
+    select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
+    where p_node.cordoned_at is not null
+  ) r
+$$;

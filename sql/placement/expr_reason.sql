@@ -1,0 +1,74 @@
+-- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of node facts:
+-- claims, match_nodes and explanations all come here.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[])
+returns text
+language plpgsql immutable parallel safe
+as $$
+declare
+  v_away boolean := p_expr ? 'away';
+  v_holds boolean;
+begin
+  if p_expr ? 'label' then
+    if p_expr ? 'other_label' then
+      v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_labels -> (p_expr ->> 'other_label'));
+    else
+      v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
+    end if;
+    return case when v_holds then null
+                when p_labels ? (p_expr ->> 'label') then 'label_mismatch'
+                else 'label_missing' end;
+  elsif p_expr ? 'tags' then
+    return case when p_labels @> (p_expr -> 'tags') then null
+                when p_labels ?& array(select jsonb_object_keys(p_expr -> 'tags')) then 'label_mismatch'
+                else 'label_missing' end;
+  elsif p_expr ? 'any' then
+    return case when exists (
+        select 1 from jsonb_array_elements(p_expr -> 'any') b
+        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources)) then null
+      else 'required_affinity_unsatisfiable' end;
+  elsif p_expr ? 'node' then
+    v_holds := p_expr -> 'node' @> to_jsonb(p_node);
+  elsif p_expr ? 'rack' then
+    if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
+      return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
+                  when v_away then 'anti_affinity_conflict' else 'required_affinity_unsatisfiable' end;
+    end if;
+    v_holds := p_expr -> 'rack' @> to_jsonb(p_rack);
+  else
+    v_holds := (p_expr #>> '{resource,0}')::uuid = any (p_resources);
+  end if;
+  return case when v_holds <> v_away then null
+              when v_away then 'anti_affinity_conflict'
+              else 'required_affinity_unsatisfiable' end;
+end
+$$;
+
+-- All of a list of normal expressions.
+create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[])
+returns boolean
+language plpgsql immutable parallel safe
+as $$
+declare
+  v_expr jsonb;
+begin
+  for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources) is not null then
+      return false;
+    end if;
+  end loop;
+  return true;
+end
+$$;
+
+-- One label against another of the same node: a label that is missing on either side meets not_in only.
+create or replace function hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) returns boolean
+language sql immutable parallel safe
+as $$
+  select case
+    when p_value is null or p_other is null then p_op = 'not_in'
+    when p_op in ('contains_all', 'contains_any') then
+      jsonb_typeof(p_other) = 'array' and hwqueue.label_holds(p_op, p_value, p_other)
+    else hwqueue.label_holds(p_op, p_value, jsonb_build_array(p_other))
+  end
+$$;

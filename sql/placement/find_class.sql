@@ -1,0 +1,63 @@
+-- Classes of leases: drawn up from what a spawn asks for, found by digest, written when new.
+
+-- The class that this content makes, not written anywhere yet. p_placement must be normal.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
+                                               p_placement jsonb, p_shard int) returns hwqueue.placement_class
+language plpgsql immutable
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
+begin
+  v_class.shard_id := p_shard;
+  v_class.digest := sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'));
+  v_class.queue_id := p_queue_id;
+  v_class.task_name := p_task;
+  v_class.tenant := p_tenant;
+  v_class.service_id := p_service;
+  v_class.labels := p_labels;
+  v_class.placement := p_placement;
+  v_class.required := coalesce(p_placement -> 'require', '[]');
+  v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
+  v_class.anchors := hwqueue.class_anchors(v_class.required);
+  -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
+  v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
+    'strict $.** ? (exists(@.node) || exists(@.resource))', '{}', true);
+  v_class.cpu_milli := coalesce((v_resources ->> 'cpu_milli')::bigint, 0);
+  v_class.memory_mib := coalesce((v_resources ->> 'memory_mib')::bigint, 0);
+  v_class.gpu_milli := coalesce((v_resources ->> 'gpu_milli')::int, 0);
+  v_class.gpu_count := coalesce((v_resources ->> 'gpu')::int, case when v_class.gpu_milli > 0 then 1 else 0 end);
+  v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
+    select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
+    where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
+  v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
+  return v_class;
+end
+$$;
+
+-- The id of the class with this content: of one that is committed (or of this transaction), else of one written now.
+-- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
+-- Locks: none beyond the new row. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
+                                              p_placement jsonb, p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_class hwqueue.placement_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
+begin
+  select min(c.class_id) into v_class.class_id from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_xid is null;
+  if v_class.class_id is null then
+    insert into hwqueue.placement_class as c (
+      shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, created_xid, created_at)
+    values (
+      p_shard, v_class.digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
+      v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
+      v_class.gpu_wanted, v_class.custom, pg_current_xact_id(), hwqueue.clock())
+    returning c.class_id into v_class.class_id;
+  end if;
+  return v_class.class_id;
+end
+$$;

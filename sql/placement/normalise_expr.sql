@@ -1,0 +1,94 @@
+-- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any dissolves.
+-- Locks: none. Raises: QHC03, QHC05. Idempotent: yes.
+create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_kinds text[];
+  v_branches jsonb;
+begin
+  if jsonb_typeof(p_expr) is distinct from 'object' then
+    perform hwqueue.refuse('QHC03', format('%s must be an object', p_field), jsonb_build_object('field', p_field),
+      'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
+  end if;
+  v_kinds := array(select k from jsonb_object_keys(p_expr) k
+                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases') order by k);
+  if cardinality(v_kinds) <> 1 then
+    perform hwqueue.refuse('QHC03', format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
+        p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
+      jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
+  end if;
+  case v_kinds[1]
+    when 'label' then
+      return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
+    when 'tags' then
+      perform hwqueue.check_object(p_expr, array['tags'], p_field, 'QHC03');
+      return hwqueue.normalise_tags(p_expr -> 'tags', p_field || '.tags');
+    when 'node', 'rack', 'resource' then
+      return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
+    when 'any' then
+      perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
+      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100 or p_depth >= 4 then
+        perform hwqueue.refuse('QHC03', format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
+          jsonb_build_object('field', p_field || '.any'), 'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
+      end if;
+      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1))
+      into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
+      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
+        return '[]'::jsonb;  -- a branch that asks nothing holds always
+      end if;
+      v_branches := hwqueue.normal_set(v_branches);
+      return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
+                  else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
+    else
+      perform hwqueue.refuse('QHC05', format('%s: %s is part of the grammar but not served by this version', p_field, v_kinds[1]),
+        jsonb_build_object('field', p_field || '.' || v_kinds[1]), 'use label, tags, any, node, rack or resource');
+  end case;
+  return null;
+end
+$$;
+
+-- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is refused.
+create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_exprs jsonb;
+begin
+  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not between p_least and 100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
+      jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
+  end if;
+  select jsonb_agg(n.value) into v_exprs
+  from jsonb_array_elements(p_exprs) with ordinality e,
+       jsonb_array_elements(hwqueue.normalise_expr(e.value, format('%s[%s]', p_field, e.ordinality - 1), p_depth)) n;
+  return hwqueue.normal_set(coalesce(v_exprs, '[]'));
+end
+$$;
+
+-- Tags: node labels must contain them. Scalars become plain label expressions; nested JSON stays, key by key.
+create or replace function hwqueue.normalise_tags(p_tags jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_key text;
+begin
+  if p_tags is null or jsonb_typeof(p_tags) = 'null' then
+    return '[]'::jsonb;
+  end if;
+  if jsonb_typeof(p_tags) <> 'object' or length(p_tags::text) > 16384 then
+    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
+      jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
+  end if;
+  select k into v_key from jsonb_object_keys(p_tags) k where length(k) not between 1 and 253 limit 1;
+  if found then
+    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_key)),
+      jsonb_build_object('field', p_field), 'label keys have 1 to 253 characters');
+  end if;
+  return coalesce((
+    select jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
+        then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+        else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
+    from jsonb_each(p_tags) t), '[]');
+end
+$$;

@@ -1,0 +1,36 @@
+-- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
+-- Locks: none. Raises: QHC03, QHC05. Idempotent: yes.
+create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_item jsonb;
+  v_field text;
+  v_when jsonb;
+  v_weight bigint;
+  v_preferred jsonb := '[]'::jsonb;
+begin
+  if p_prefer is null or jsonb_typeof(p_prefer) = 'null' then
+    return '[]'::jsonb;
+  end if;
+  if jsonb_typeof(p_prefer) <> 'array' or jsonb_array_length(p_prefer) > 100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 preferences', p_field),
+      jsonb_build_object('field', p_field), 'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]');
+  end if;
+  for v_item, v_field in
+    select e.value, format('%s[%s]', p_field, e.ordinality - 1) from jsonb_array_elements(p_prefer) with ordinality e
+  loop
+    perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
+    v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'), 100);
+    v_when := v_item -> 'when';
+    if jsonb_typeof(v_when) is distinct from 'array' then
+      v_when := jsonb_build_array(v_when);
+    end if;
+    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0);
+    if v_weight <> 0 and v_when <> '[]' then
+      v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
+    end if;
+  end loop;
+  return hwqueue.normal_set(v_preferred);
+end
+$$;

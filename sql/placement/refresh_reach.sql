@@ -1,0 +1,50 @@
+-- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of
+-- node speak for all. Orders scarce work first and decides nothing.
+-- Locks: the shard's row, skip locked: one refresh at a time, the others do without. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz;
+  v_count int;
+begin
+  if p_class_ids = '{}' then
+    return 0;
+  end if;
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return 0;
+  end if;
+  v_now := hwqueue.clock();
+  with kind as (
+    select n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids) as gpus,
+           (array_agg(n.node_id))[1] as example, count(*) as nodes
+    from hwqueue.node n
+    where n.shard_id = p_shard and n.deregistered_at is null
+    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids)
+    order by count(*) desc limit 200
+  ), reach as (
+    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids)
+      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / greatest(sum(k.nodes), 1) as share
+    from hwqueue.placement_class c
+    left join kind k on true
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    group by c.class_id
+  )
+  insert into hwqueue.class_reach as r (shard_id, class_id, share, refreshed_at)
+  select p_shard, f.class_id, f.share, v_now from reach f
+  on conflict (shard_id, class_id) do update set share = excluded.share, refreshed_at = excluded.refreshed_at
+  where r.share is distinct from excluded.share;
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$;
+
+-- The state of a node that runs nothing: what its total capacity is.
+create or replace function hwqueue.idle_state(p_node hwqueue.node) returns hwqueue.node_state
+language sql immutable parallel safe
+as $$
+  select row(p_node.shard_id, p_node.node_id, 1, p_node.registered_at, '0', '{}', 0, 0, 0,
+             array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}')::hwqueue.node_state
+$$;

@@ -1,0 +1,107 @@
+-- Version ranges: "version" follows HashiCorp's go-version, "semver" the order of SemVer 2.0 (section 11) without "~>".
+-- A range is a comma list of bounds, all of which must hold: ">= 1.2, < 2".
+-- Locks: none. Raises: QHC03 from check_version_range only. Idempotent: yes.
+
+-- The numeric segments of a version, at least three of them; null when the text is no version.
+create or replace function hwqueue.version_segments(p_version text) returns numeric[]
+language sql immutable parallel safe
+as $$
+  select string_to_array(m[1], '.')::numeric[]
+         || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}' end::numeric[]
+  from regexp_match(left(p_version, 257),
+    '^v?([0-9]{1,18}(?:\.[0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:\.[0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:\.[0-9A-Za-z~-]+)*)?(?:\+[0-9A-Za-z~.-]+)?$') m
+  where length(p_version) <= 256
+$$;
+
+-- The pre-release part, '' when there is none.
+create or replace function hwqueue.version_prerelease(p_version text) returns text
+language sql immutable parallel safe
+as $$
+  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:\.[0-9]+)*-?([^+]*)'))[1], '')
+$$;
+
+-- -1, 0 or 1 in SemVer order; build metadata does not count.
+create or replace function hwqueue.compare_versions(p_left text, p_right text) returns int
+language plpgsql immutable parallel safe
+as $$
+declare
+  v_left numeric[] := hwqueue.version_segments(p_left);
+  v_right numeric[] := hwqueue.version_segments(p_right);
+  v_left_pre text[];
+  v_right_pre text[];
+  v_result int;
+begin
+  for v_index in 1 .. greatest(cardinality(v_left), cardinality(v_right)) loop
+    v_result := sign(coalesce(v_left[v_index], 0) - coalesce(v_right[v_index], 0));
+    if v_result <> 0 then
+      return v_result;
+    end if;
+  end loop;
+  v_left_pre := string_to_array(hwqueue.version_prerelease(p_left), '.');
+  v_right_pre := string_to_array(hwqueue.version_prerelease(p_right), '.');
+  if v_left_pre = v_right_pre then
+    return 0;
+  elsif v_left_pre = '{}' then
+    return 1;  -- a release comes after its pre-releases
+  elsif v_right_pre = '{}' then
+    return -1;
+  end if;
+  for v_index in 1 .. least(cardinality(v_left_pre), cardinality(v_right_pre)) loop
+    v_result := case
+      when v_left_pre[v_index] = v_right_pre[v_index] then 0
+      when v_left_pre[v_index] ~ '^[0-9]+$' and v_right_pre[v_index] ~ '^[0-9]+$'
+        then sign(v_left_pre[v_index]::numeric - v_right_pre[v_index]::numeric)
+      when v_left_pre[v_index] ~ '^[0-9]+$' then -1
+      when v_right_pre[v_index] ~ '^[0-9]+$' then 1
+      when v_left_pre[v_index] collate "C" > v_right_pre[v_index] collate "C" then 1
+      else -1 end;
+    if v_result <> 0 then
+      return v_result;
+    end if;
+  end loop;
+  return sign(cardinality(v_left_pre) - cardinality(v_right_pre));
+end
+$$;
+
+-- Does the version lie within one bound, for example op '>=' and bound '1.2'?
+create or replace function hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) returns boolean
+language sql immutable parallel safe
+as $$
+  select case
+    when p_op in ('', '=') then hwqueue.compare_versions(p_version, p_bound) = 0
+    when p_op = '!=' then hwqueue.compare_versions(p_version, p_bound) <> 0
+    -- go-version: a pre-release is compared only with a pre-release of the same segments
+    when p_kind = 'version' and f.version_pre <> ''
+         and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound)) then false
+    when p_op = '>' then hwqueue.compare_versions(p_version, p_bound) > 0
+    when p_op = '>=' then hwqueue.compare_versions(p_version, p_bound) >= 0
+    when p_op = '<' then hwqueue.compare_versions(p_version, p_bound) < 0
+    when p_op = '<=' then hwqueue.compare_versions(p_version, p_bound) <= 0
+    -- "~> 1.2.3": at least that, and all but the last written segment the same
+    else not (f.bound_pre <> '' and f.version_pre = '')
+         and hwqueue.compare_versions(p_version, p_bound) >= 0
+         and cardinality(hwqueue.version_segments(p_version)) >= cardinality(hwqueue.version_segments(p_bound))
+         and (hwqueue.version_segments(p_version))[1 : f.written - 1] = (hwqueue.version_segments(p_bound))[1 : f.written - 1]
+    end
+  from (select hwqueue.version_prerelease(p_version) as version_pre,
+               hwqueue.version_prerelease(p_bound) as bound_pre,
+               cardinality(string_to_array((regexp_match(p_bound, '^v?([0-9.]+)'))[1], '.')) as written) f
+$$;
+
+-- Is the text a version of that kind? SemVer wants the hyphen before a pre-release, go-version does not.
+create or replace function hwqueue.is_version(p_version text, p_kind text) returns boolean
+language sql immutable parallel safe
+as $$
+  select hwqueue.version_segments(p_version) is not null
+         and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
+$$;
+
+-- Does a label's text lie within the whole range? Text that is no version does not.
+create or replace function hwqueue.version_in_range(p_version text, p_range text, p_kind text) returns boolean
+language sql immutable parallel safe
+as $$
+  select hwqueue.is_version(p_version, p_kind)
+         and coalesce(bool_and(hwqueue.version_meets(p_version, m[1], m[2], p_kind)), false)
+  from unnest(string_to_array(p_range, ',')) part,
+       regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m
+$$;

@@ -1,0 +1,12 @@
+-- A clock that tests can freeze and move, for all sessions at once. Never part of an upgrade; `hwqueue db check` reports it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create table if not exists hwqueue.test_clock (
+  singleton boolean primary key default true check (singleton),
+  offset_by interval not null default '0',
+  frozen_at timestamptz
+);
+insert into hwqueue.test_clock default values on conflict do nothing;
+
+create or replace function hwqueue.clock() returns timestamptz
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$ select coalesce(t.frozen_at, clock_timestamp()) + t.offset_by from hwqueue.test_clock t $$;
