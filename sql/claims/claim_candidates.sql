@@ -12,10 +12,9 @@ as $$
 declare
   v_classes bigint[];
   v_scores double precision[];
-  v_front hwqueue.ready[] := '{}'::hwqueue.ready[];
-  v_flat boolean;
   v_window int := greatest(p_limit, (select max(q.window_size) from unnest(p_queues) q));
   v_probe int := (select max(q.probe_size) from unnest(p_queues) q);
+  v_found int;
 begin
   select coalesce(array_agg(f.class_id order by f.score desc), '{}'), coalesce(array_agg(f.score order by f.score desc), '{}')
   into v_classes, v_scores
@@ -23,36 +22,32 @@ begin
   if v_classes = '{}' then
     return;
   end if;
-  v_flat := v_scores[1] = v_scores[cardinality(v_scores)];
-  -- when all score alike the front of the global order says it all; with more classes than may be probed, it says what
-  -- the probes might miss
-  if v_flat or cardinality(v_classes) > v_probe then
-    v_front := array(
-      select w from unnest(p_queues) q
-      cross join lateral (
-        select r.* from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = q.queue_id
-        order by r.tier, r.rank, r.position limit v_window
-      ) w
-      where w.class_id = any (v_classes) and (w.deadline is null or w.deadline > p_now)
-      order by w.tier, w.rank, w.position);
+  if v_scores[1] = v_scores[cardinality(v_scores)] then
+    -- all score alike: the front of the global order says it all, unless too little of it is for this node
+    return query
+      select f, v_scores[1] from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
+      order by f.tier, f.rank, f.position limit p_limit;
+    get diagnostics v_found = row_count;
+    if v_found >= p_limit then
+      return;
+    end if;
   end if;
+  -- an entry may come twice; the second time it is gone
   return query
     select c.entry, c.score
     from (
-      select f as entry, v_scores[array_position(v_classes, f.class_id)] as score
-      from unnest(v_front) f
-      union all
       select h.entry, k.score
-      from unnest(case when v_flat and cardinality(v_front) >= p_limit then '{}' else v_classes[1 : v_probe] end,
-                  v_scores) k(class_id, score)
+      from unnest(v_classes[1 : v_probe], v_scores[1 : v_probe]) k(class_id, score)
       cross join lateral (
         select r as entry from hwqueue.ready r
         where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
         order by r.tier, r.rank, r.position limit p_depth
       ) h
-      where k.class_id is not null
-        and (h.entry).position <> all (array(select f.position from unnest(v_front) f))
+      union all
+      -- what the probes leave out may still be at the front
+      select f, v_scores[array_position(v_classes, f.class_id)]
+      from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
+      where cardinality(v_classes) > v_probe
     ) c
     order by (c.entry).tier, (c.entry).rank, c.score desc, (c.entry).position
     limit p_limit;

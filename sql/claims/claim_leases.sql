@@ -18,16 +18,20 @@ declare
   v_grant record;
   v_granted int := 0;
   v_before int;
+  v_seen int;
+  v_spare int := 8;  -- candidates beyond those wanted: the first may be taken by others
 begin
   if v_node.cordoned_at is null then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, p_now, p_shard);
     select coalesce(jsonb_agg(to_jsonb(j)), '[]') into v_extra from hwqueue.judge_classes(v_node, p_state, p_shard) j;
     loop
       v_before := v_granted;
+      v_seen := 0;
       for v_pick in
         select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
-          p_qty - v_granted + 32, case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
+          p_qty - v_granted + v_spare, case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
       loop
+        v_seen := v_seen + 1;
         select g.* into v_grant
         from hwqueue.grant_lease(v_pick.entry, v_counted, v_node,
           coalesce(p_claim_timeout, (select q.claim_timeout from unnest(p_queues) q where q.queue_id = (v_pick.entry).queue_id)),
@@ -41,7 +45,11 @@ begin
         -- what fits, and how well, has changed: look again
         exit when v_granted = p_qty or (v_grant.granted).assignment is not null;
       end loop;
-      exit when v_granted = p_qty or v_granted = v_before or not v_counted;
+      -- every candidate was taken by others: look further; else, without counting, all there is has been seen
+      exit when v_granted = p_qty or v_seen = 0 or v_spare > 1000 or (v_granted > v_before and not v_counted);
+      if v_granted = v_before then
+        v_spare := v_spare * 8;
+      end if;
     end loop;
   end if;
   if v_state is distinct from p_state or p_now - p_state.seen_at > v_node.heartbeat_timeout / 8 then

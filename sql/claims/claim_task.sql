@@ -7,6 +7,7 @@ create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_ep
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
                score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_queues hwqueue.queue[];

@@ -6,6 +6,7 @@ create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p
                                                   p_shard int default 0)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_now timestamptz;

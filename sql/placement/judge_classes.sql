@@ -88,7 +88,7 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned and c.anchors && p_node.anchors
       and c.class_id <> all (p_state.classes_judged));
-  if v_new = '{}' then
+  if v_new = '{}' and p_state.classes_seen = p_horizon then
     return;
   end if;
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
