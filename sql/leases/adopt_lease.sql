@@ -24,8 +24,9 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
-  from hwqueue.write_spawns(array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus', '', v_now, p_shard)],
-                            v_queue, v_now, p_shard) w;
+  from hwqueue.write_spawns(
+    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus',
+                                hwqueue.spawn_class(v_queue, p_task, p_options - 'gpus', p_shard), v_now)], v_queue, v_now, p_shard) w;
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),

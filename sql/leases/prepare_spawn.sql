@@ -1,24 +1,18 @@
--- Reads and checks one spawn; writes nothing but, perhaps, its class.
--- Locks: none. Raises: QHA01, QHC03, QHC04, QHC05, naming the field. Idempotent: yes, but for the new lease_id.
+-- Reads and checks one spawn; writes nothing. p_class is what spawn_class gave for the same task and options.
+-- Locks: none. Raises: QHA01, QHC05, naming the field. Idempotent: yes, but for the new lease_id.
 create or replace function hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal int, p_task text, p_params jsonb, p_options jsonb,
-                                                 p_field text, p_now timestamptz, p_shard int) returns hwqueue.spawn_request
+                                                 p_class jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
   v_spawn hwqueue.spawn_request;
   v_options jsonb := coalesce(p_options, '{}');
-  v_field text := p_field || 'options';
-  v_labels jsonb;
-  v_placement jsonb;
+  v_field text := 'options';
   v_delay interval;
 begin
-  perform hwqueue.check_name(p_task, p_field || 'task', 200);
-  perform hwqueue.check_object(v_options, array['lease_id', 'placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
-    'priority', 'tenant', 'service_id', 'labels', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline',
-    'patience', 'idempotency_key', 'headers', 'notify'], v_field);
   v_spawn.ordinal := p_ordinal;
   v_spawn.task_name := p_task;
-  v_spawn.params := hwqueue.check_payload(coalesce(p_params, '{}'), p_field || 'params', p_queue.max_params_bytes);
+  v_spawn.params := hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes);
   v_spawn.available_at := p_now;
   v_spawn.notify := true;
   v_spawn.tenant := '';
@@ -51,15 +45,13 @@ begin
       end if;
     end if;
   end if;
-  v_labels := hwqueue.check_labels(v_options -> 'labels', v_field || '.labels');
-  v_placement := hwqueue.spawn_placement(v_options, v_field);
   v_spawn.own_id := v_spawn.lease_id is not null;
   v_spawn.lease_id := coalesce(v_spawn.lease_id, hwqueue.new_id());
   v_spawn.rank := hwqueue.lease_rank(p_queue.ageing_step, greatest(v_spawn.available_at, p_now), v_spawn.priority);
-  v_spawn.class_id := hwqueue.find_class(p_queue.queue_id, p_task, v_spawn.tenant,
-    hwqueue.json_uuid(v_options -> 'service_id', v_field || '.service_id'), v_labels, v_placement, p_shard);
+  v_spawn.class_id := (p_class ->> 'class_id')::bigint;
   if v_spawn.idempotency_key is not null then
-    v_spawn.content := sha256(convert_to(jsonb_build_array(p_task, v_spawn.params, v_placement, v_labels)::text, 'UTF8'));
+    v_spawn.content := sha256(convert_to(
+      jsonb_build_array(p_task, v_spawn.params, p_class -> 'placement', p_class -> 'labels')::text, 'UTF8'));
   end if;
   return v_spawn;
 end

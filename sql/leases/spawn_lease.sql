@@ -13,6 +13,7 @@ begin
   return query
     select w.lease_id, w.created, w.state, p_shard
     from hwqueue.write_spawns(
-      array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options, '', v_now, p_shard)], v_queue, v_now, p_shard) w;
+      array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options,
+                                  hwqueue.spawn_class(v_queue, p_task, p_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
 end
 $$;

@@ -11,6 +11,10 @@ declare
   v_spawns hwqueue.spawn_request[] := '{}'::hwqueue.spawn_request[];
   v_item jsonb;
   v_index int := -1;
+  v_task text;
+  v_options jsonb;
+  v_key text;
+  v_classes jsonb := '{}'::jsonb;  -- by key: most of a batch shares a few
   v_code text;
   v_message text;
   v_detail text;
@@ -24,8 +28,13 @@ begin
     for v_item in select e.value from jsonb_array_elements(p_leases) with ordinality e order by e.ordinality loop
       v_index := v_index + 1;
       perform hwqueue.check_object(v_item, array['task', 'params', 'options'], 'lease');
-      v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1,
-        hwqueue.json_text(v_item -> 'task', 'task', 200), v_item -> 'params', v_item -> 'options', '', v_now, p_shard);
+      v_task := hwqueue.json_text(v_item -> 'task', 'task', 200);
+      v_options := nullif(v_item -> 'options', 'null');
+      v_key := hwqueue.spawn_class_key(v_task, case when jsonb_typeof(v_options) = 'object' then v_options end);
+      if not v_classes ? v_key then
+        v_classes := v_classes || jsonb_build_object(v_key, hwqueue.spawn_class(v_queue, v_task, v_options, p_shard));
+      end if;
+      v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1, v_task, v_item -> 'params', v_options, v_classes -> v_key, v_now);
     end loop;
   exception when others then
     get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
