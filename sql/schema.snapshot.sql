@@ -68,8 +68,9 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
-  from hwqueue.write_spawns(array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus', '', v_now, p_shard)],
-                            v_queue, v_now, p_shard) w;
+  from hwqueue.write_spawns(
+    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus',
+                                hwqueue.spawn_class(v_queue, p_task, p_options - 'gpus', p_shard), v_now)], v_queue, v_now, p_shard) w;
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
@@ -742,6 +743,7 @@ declare
   v_node hwqueue.node;
   v_state hwqueue.node_state;
   v_now timestamptz;
+  v_paused int;
 begin
   perform hwqueue.check_claim_arguments(p_queues, 1, null);
   v_queues := hwqueue.open_queues(p_queues, p_shard);
@@ -761,8 +763,9 @@ begin
     where w.code is not null
     group by w.code
   ) r;
-  if cardinality(v_queues) < cardinality(p_queues) then
-    reasons := reasons || jsonb_build_object('queue_paused', cardinality(p_queues) - cardinality(v_queues));
+  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queues);
+  if v_paused > 0 then
+    reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
   retry_after := greatest(interval '0', least(
     (select min(q.poll_interval) from unnest(v_queues) q),
@@ -849,7 +852,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_claim_arguments(p_queues, p_qty, p_claim_timeout);
-  v_state := hwqueue.lock_node(p_node, p_epoch, p_shard);
+  v_state := hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
   v_queues := hwqueue.open_queues(p_queues, p_shard);
   v_now := hwqueue.clock();
   select array_agg(g.lease_id), array_agg(g.score) into v_leases, v_scores
@@ -1283,7 +1286,7 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token <> p_token then
+  if not found or v_claim.claim_token is distinct from p_token then
     select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
   end if;
@@ -1560,7 +1563,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_heartbeat(p_claims, p_extend);
-  perform hwqueue.lock_node(p_node, p_epoch, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
   if coalesce(p_claims, '[]') = '[]' then
@@ -2108,7 +2111,7 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
-  if jsonb_typeof(p_options -> 'queue') = 'string' then
+  if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
@@ -2694,24 +2697,18 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_field text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql
     AS $$
 declare
   v_spawn hwqueue.spawn_request;
   v_options jsonb := coalesce(p_options, '{}');
-  v_field text := p_field || 'options';
-  v_labels jsonb;
-  v_placement jsonb;
+  v_field text := 'options';
   v_delay interval;
 begin
-  perform hwqueue.check_name(p_task, p_field || 'task', 200);
-  perform hwqueue.check_object(v_options, array['lease_id', 'placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
-    'priority', 'tenant', 'service_id', 'labels', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline',
-    'patience', 'idempotency_key', 'headers', 'notify'], v_field);
   v_spawn.ordinal := p_ordinal;
   v_spawn.task_name := p_task;
-  v_spawn.params := hwqueue.check_payload(coalesce(p_params, '{}'), p_field || 'params', p_queue.max_params_bytes);
+  v_spawn.params := hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes);
   v_spawn.available_at := p_now;
   v_spawn.notify := true;
   v_spawn.tenant := '';
@@ -2744,15 +2741,13 @@ begin
       end if;
     end if;
   end if;
-  v_labels := hwqueue.check_labels(v_options -> 'labels', v_field || '.labels');
-  v_placement := hwqueue.spawn_placement(v_options, v_field);
   v_spawn.own_id := v_spawn.lease_id is not null;
   v_spawn.lease_id := coalesce(v_spawn.lease_id, hwqueue.new_id());
   v_spawn.rank := hwqueue.lease_rank(p_queue.ageing_step, greatest(v_spawn.available_at, p_now), v_spawn.priority);
-  v_spawn.class_id := hwqueue.find_class(p_queue.queue_id, p_task, v_spawn.tenant,
-    hwqueue.json_uuid(v_options -> 'service_id', v_field || '.service_id'), v_labels, v_placement, p_shard);
+  v_spawn.class_id := (p_class ->> 'class_id')::bigint;
   if v_spawn.idempotency_key is not null then
-    v_spawn.content := sha256(convert_to(jsonb_build_array(p_task, v_spawn.params, v_placement, v_labels)::text, 'UTF8'));
+    v_spawn.content := sha256(convert_to(
+      jsonb_build_array(p_task, v_spawn.params, p_class -> 'placement', p_class -> 'labels')::text, 'UTF8'));
   end if;
   return v_spawn;
 end
@@ -3107,10 +3102,10 @@ begin
     order by count(*) desc limit 200
   ), reach as (
     select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids)
-      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / greatest(sum(k.nodes), 1) as share
+      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
-    left join kind k on true
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+    cross join kind k
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
     group by c.class_id
   )
@@ -3168,6 +3163,8 @@ declare
   v_node hwqueue.node;
   v_old hwqueue.node;
   v_epoch bigint := 1;
+  v_keep boolean;
+  v_known boolean;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -3176,12 +3173,14 @@ begin
     perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'), 'give the node a stable uuid');
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
+  v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
+  v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
   v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
-  if found and (v_old.instance_id <> v_node.instance_id or v_old.deregistered_at is not null) then
+  if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
     v_epoch := v_epoch + 1;
   end if;
   perform 1 from hwqueue.node n
@@ -3197,7 +3196,7 @@ begin
   v_node.drain_by := v_old.drain_by;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   insert into hwqueue.node select v_node.*;
-  if v_epoch > 1 and not coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false) then
+  if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, v_old.anchors is distinct from v_node.anchors, p_shard);
@@ -3300,6 +3299,7 @@ CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_i
 declare
   v_spawn record;
   v_found hwqueue.idempotency;
+  v_claimed boolean;
 begin
   for v_spawn in
     select s.* from unnest(p_spawns) s where s.idempotency_key is not null
@@ -3310,7 +3310,8 @@ begin
       values (p_shard, v_spawn.tenant, p_queue_id, v_spawn.idempotency_key, v_spawn.lease_id, v_spawn.content)
       on conflict do nothing
       returning i.* into v_found;
-      exit when found;
+      v_claimed := found;
+      exit when v_claimed;
       select i.* into v_found from hwqueue.idempotency i
       where i.shard_id = p_shard and i.tenant = v_spawn.tenant and i.queue_id = p_queue_id
         and i.idempotency_key = v_spawn.idempotency_key;
@@ -3320,9 +3321,10 @@ begin
       perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to lease %s, which has other content',
           to_json(v_spawn.idempotency_key), v_found.lease_id),
         jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
-          'lease_id', v_found.lease_id, 'ordinal', v_spawn.ordinal),
+          'lease_id', v_found.lease_id, 'index', v_spawn.ordinal - 1),
         'a key stands for one task, params, placement and labels: use another key for other content');
     end if;
+    continue when v_claimed;
     ordinal := v_spawn.ordinal;
     lease_id := v_found.lease_id;
     return next;
@@ -3393,7 +3395,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlements(p_settle, p_shard);
-  perform hwqueue.lock_node(p_node, p_epoch, p_shard);
+  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
   for v_item, v_ordinal in
     select e.value, e.ordinality from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
     order by e.value ->> 'lease_id', e.ordinality
@@ -3405,7 +3407,7 @@ begin
       null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,
       null::jsonb, p_shard;
   end loop;
-  if p_qty > 0 then
+  if p_qty is distinct from 0 then
     return query
       select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
              c.headers, c.score, c.expires_at, c.assignment, p_shard
@@ -3422,7 +3424,7 @@ declare
   v_next timestamptz;
 begin
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token <> p_token then
+  if not found or v_claim.claim_token is distinct from p_token then
     select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     return;
   end if;
@@ -3490,6 +3492,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.spawn_class(p_queue hwqueue.queue, p_task text, p_options jsonb, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_options jsonb := coalesce(p_options, '{}');
+  v_labels jsonb;
+  v_placement jsonb;
+begin
+  perform hwqueue.check_name(p_task, 'task', 200);
+  perform hwqueue.check_object(v_options, array['lease_id', 'placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
+    'priority', 'tenant', 'service_id', 'labels', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline',
+    'patience', 'idempotency_key', 'headers', 'notify'], 'options');
+  v_labels := hwqueue.check_labels(v_options -> 'labels', 'options.labels');
+  v_placement := hwqueue.spawn_placement(v_options, 'options');
+  return jsonb_build_object('labels', v_labels, 'placement', v_placement, 'class_id',
+    hwqueue.find_class(p_queue.queue_id, p_task, coalesce(hwqueue.json_text(v_options -> 'tenant', 'options.tenant', 100), ''),
+      hwqueue.json_uuid(v_options -> 'service_id', 'options.service_id'), v_labels, v_placement, p_shard));
+end
+$$;
+
+CREATE FUNCTION hwqueue.spawn_class_key(p_task text, p_options jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select md5(jsonb_build_array(p_task, coalesce(p_options, '{}') - array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts',
+    'retry', 'claim_timeout', 'deadline', 'idempotency_key', 'headers', 'notify'])::text)
+$$;
+
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3501,7 +3530,8 @@ begin
   return query
     select w.lease_id, w.created, w.state, p_shard
     from hwqueue.write_spawns(
-      array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options, '', v_now, p_shard)], v_queue, v_now, p_shard) w;
+      array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options,
+                                  hwqueue.spawn_class(v_queue, p_task, p_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
 end
 $$;
 
@@ -3515,6 +3545,10 @@ declare
   v_spawns hwqueue.spawn_request[] := '{}'::hwqueue.spawn_request[];
   v_item jsonb;
   v_index int := -1;
+  v_task text;
+  v_options jsonb;
+  v_key text;
+  v_classes jsonb := '{}'::jsonb;  -- by key: most of a batch shares a few
   v_code text;
   v_message text;
   v_detail text;
@@ -3528,8 +3562,13 @@ begin
     for v_item in select e.value from jsonb_array_elements(p_leases) with ordinality e order by e.ordinality loop
       v_index := v_index + 1;
       perform hwqueue.check_object(v_item, array['task', 'params', 'options'], 'lease');
-      v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1,
-        hwqueue.json_text(v_item -> 'task', 'task', 200), v_item -> 'params', v_item -> 'options', '', v_now, p_shard);
+      v_task := hwqueue.json_text(v_item -> 'task', 'task', 200);
+      v_options := nullif(v_item -> 'options', 'null');
+      v_key := hwqueue.spawn_class_key(v_task, case when jsonb_typeof(v_options) = 'object' then v_options end);
+      if not v_classes ? v_key then
+        v_classes := v_classes || jsonb_build_object(v_key, hwqueue.spawn_class(v_queue, v_task, v_options, p_shard));
+      end if;
+      v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1, v_task, v_item -> 'params', v_options, v_classes -> v_key, v_now);
     end loop;
   exception when others then
     get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
@@ -3782,7 +3821,7 @@ begin
   state := hwqueue.lease_state(p_lease, p_shard);
   verdict := case
     when v_lease.lease_id is null then 'unknown'
-    when p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
+    when p_token is null or p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
     when v_lease.state = 'cancelled' then 'cancelled'
     when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
     else 'lost' end;
@@ -3794,20 +3833,22 @@ CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue h
     AS $$
 declare
   v_fresh hwqueue.spawn_request[] := p_spawns;
-  v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests with a key
+  v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests whose key stands for another lease
   v_clash uuid;
+  v_index int;
 begin
   if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
-    select jsonb_object_agg(k.ordinal, k.lease_id) into v_keyed from hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard) k;
-    v_fresh := array(select s from unnest(p_spawns) s
-                     where s.idempotency_key is null or v_keyed ->> s.ordinal::text = s.lease_id::text order by s.ordinal);
+    select coalesce(jsonb_object_agg(k.ordinal, k.lease_id), '{}') into v_keyed
+    from hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard) k;
+    v_fresh := array(select s from unnest(p_spawns) s where not v_keyed ? s.ordinal::text order by s.ordinal);
   end if;
-  select s.lease_id into v_clash from unnest(v_fresh) s
+  select s.lease_id, s.ordinal - 1 into v_clash, v_index from unnest(v_fresh) s
   where s.own_id and (exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = s.lease_id)
-                      or exists (select 1 from unnest(v_fresh) o where o.lease_id = s.lease_id and o.ordinal <> s.ordinal)) limit 1;
+                      or exists (select 1 from unnest(v_fresh) o where o.lease_id = s.lease_id and o.ordinal < s.ordinal))
+  order by s.ordinal limit 1;
   if found then
     perform hwqueue.refuse('QHL06', format('lease %s exists already', v_clash),
-      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_clash), 'use a fresh id, or idempotency_key to spawn once');
+      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_clash, 'index', v_index), 'use a fresh id, or idempotency_key to spawn once');
   end if;
   with entry as (
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
@@ -3827,11 +3868,9 @@ begin
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
   return query
-    select s.ordinal, coalesce((v_keyed ->> s.ordinal::text)::uuid, s.lease_id),
-           coalesce(v_keyed ->> s.ordinal::text = s.lease_id::text, true),
-           case when coalesce(v_keyed ->> s.ordinal::text = s.lease_id::text, true)
-                then case when s.available_at > p_now then 'scheduled' else 'pending' end
-                else hwqueue.lease_state((v_keyed ->> s.ordinal::text)::uuid, p_shard) end
+    select s.ordinal, coalesce((v_keyed ->> s.ordinal::text)::uuid, s.lease_id), not v_keyed ? s.ordinal::text,
+           case when v_keyed ? s.ordinal::text then hwqueue.lease_state((v_keyed ->> s.ordinal::text)::uuid, p_shard)
+                when s.available_at > p_now then 'scheduled' else 'pending' end
     from unnest(p_spawns) s order by s.ordinal;
 end
 $$;
@@ -4311,7 +4350,7 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_field text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -4398,6 +4437,10 @@ REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_sett
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue hwqueue.queue, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_class_key(p_task text, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;

@@ -10,6 +10,7 @@ declare
   v_node hwqueue.node;
   v_state hwqueue.node_state;
   v_now timestamptz;
+  v_paused int;
 begin
   perform hwqueue.check_claim_arguments(p_queues, 1, null);
   v_queues := hwqueue.open_queues(p_queues, p_shard);
@@ -29,8 +30,9 @@ begin
     where w.code is not null
     group by w.code
   ) r;
-  if cardinality(v_queues) < cardinality(p_queues) then
-    reasons := reasons || jsonb_build_object('queue_paused', cardinality(p_queues) - cardinality(v_queues));
+  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queues);
+  if v_paused > 0 then
+    reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
   retry_after := greatest(interval '0', least(
     (select min(q.poll_interval) from unnest(v_queues) q),

@@ -18,7 +18,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_claim_arguments(p_queues, p_qty, p_claim_timeout);
-  v_state := hwqueue.lock_node(p_node, p_epoch, p_shard);
+  v_state := hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
   v_queues := hwqueue.open_queues(p_queues, p_shard);
   v_now := hwqueue.clock();
   select array_agg(g.lease_id), array_agg(g.score) into v_leases, v_scores

@@ -11,7 +11,7 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token <> p_token then
+  if not found or v_claim.claim_token is distinct from p_token then
     select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
   end if;

@@ -14,7 +14,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_heartbeat(p_claims, p_extend);
-  perform hwqueue.lock_node(p_node, p_epoch, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
   if coalesce(p_claims, '[]') = '[]' then

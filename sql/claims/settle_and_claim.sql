@@ -16,7 +16,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlements(p_settle, p_shard);
-  perform hwqueue.lock_node(p_node, p_epoch, p_shard);
+  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
   for v_item, v_ordinal in
     select e.value, e.ordinality from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
     order by e.value ->> 'lease_id', e.ordinality
@@ -28,7 +28,7 @@ begin
       null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,
       null::jsonb, p_shard;
   end loop;
-  if p_qty > 0 then
+  if p_qty is distinct from 0 then
     return query
       select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
              c.headers, c.score, c.expires_at, c.assignment, p_shard

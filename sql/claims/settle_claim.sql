@@ -12,7 +12,7 @@ declare
   v_next timestamptz;
 begin
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token <> p_token then
+  if not found or v_claim.claim_token is distinct from p_token then
     select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     return;
   end if;
@@ -53,7 +53,7 @@ begin
   state := hwqueue.lease_state(p_lease, p_shard);
   verdict := case
     when v_lease.lease_id is null then 'unknown'
-    when p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
+    when p_token is null or p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
     when v_lease.state = 'cancelled' then 'cancelled'
     when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
     else 'lost' end;

@@ -7,20 +7,22 @@ language plpgsql volatile
 as $$
 declare
   v_fresh hwqueue.spawn_request[] := p_spawns;
-  v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests with a key
+  v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests whose key stands for another lease
   v_clash uuid;
+  v_index int;
 begin
   if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
-    select jsonb_object_agg(k.ordinal, k.lease_id) into v_keyed from hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard) k;
-    v_fresh := array(select s from unnest(p_spawns) s
-                     where s.idempotency_key is null or v_keyed ->> s.ordinal::text = s.lease_id::text order by s.ordinal);
+    select coalesce(jsonb_object_agg(k.ordinal, k.lease_id), '{}') into v_keyed
+    from hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard) k;
+    v_fresh := array(select s from unnest(p_spawns) s where not v_keyed ? s.ordinal::text order by s.ordinal);
   end if;
-  select s.lease_id into v_clash from unnest(v_fresh) s
+  select s.lease_id, s.ordinal - 1 into v_clash, v_index from unnest(v_fresh) s
   where s.own_id and (exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = s.lease_id)
-                      or exists (select 1 from unnest(v_fresh) o where o.lease_id = s.lease_id and o.ordinal <> s.ordinal)) limit 1;
+                      or exists (select 1 from unnest(v_fresh) o where o.lease_id = s.lease_id and o.ordinal < s.ordinal))
+  order by s.ordinal limit 1;
   if found then
     perform hwqueue.refuse('QHL06', format('lease %s exists already', v_clash),
-      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_clash), 'use a fresh id, or idempotency_key to spawn once');
+      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_clash, 'index', v_index), 'use a fresh id, or idempotency_key to spawn once');
   end if;
   with entry as (
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
@@ -40,11 +42,9 @@ begin
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
   return query
-    select s.ordinal, coalesce((v_keyed ->> s.ordinal::text)::uuid, s.lease_id),
-           coalesce(v_keyed ->> s.ordinal::text = s.lease_id::text, true),
-           case when coalesce(v_keyed ->> s.ordinal::text = s.lease_id::text, true)
-                then case when s.available_at > p_now then 'scheduled' else 'pending' end
-                else hwqueue.lease_state((v_keyed ->> s.ordinal::text)::uuid, p_shard) end
+    select s.ordinal, coalesce((v_keyed ->> s.ordinal::text)::uuid, s.lease_id), not v_keyed ? s.ordinal::text,
+           case when v_keyed ? s.ordinal::text then hwqueue.lease_state((v_keyed ->> s.ordinal::text)::uuid, p_shard)
+                when s.available_at > p_now then 'scheduled' else 'pending' end
     from unnest(p_spawns) s order by s.ordinal;
 end
 $$;

@@ -1,4 +1,4 @@
--- Operators' hold on a node. A cordoned node gets nothing new; what runs there goes on.
+-- Gives a node nothing new until uncordon_node; what runs there goes on.
 -- Locks: node_state. Raises: QHN01, QHA02. Idempotent: yes.
 create or replace function hwqueue.cordon_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -10,43 +10,5 @@ begin
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
-end
-$$;
-
--- Ends cordon and drain; claims that were asked to stop stay asked.
--- Locks: node_state. Raises: QHN01, QHA02. Idempotent: yes.
-create or replace function hwqueue.uncordon_node(p_node uuid, p_shard int default 0) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
-  update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
-end
-$$;
-
--- Cordons a node; with a deadline its claims are asked to stop by then (verdict preempted at the next heartbeat).
--- Without one, what runs there may finish.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
-create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null, p_shard int default 0) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_now timestamptz;
-begin
-  perform hwqueue.require_read_committed();
-  if p_deadline < interval '0' or p_deadline > interval '3650 days' then
-    perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
-      jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
-  end if;
-  perform hwqueue.cordon_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
-  if p_deadline is not null then
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update;
-    update hwqueue.claim c
-    set stop_requested_at = v_now, stop_reason = 'preempted', stop_by = v_now + p_deadline, stop_detail = 'node is drained'
-    where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at is null;
-  end if;
 end
 $$;

@@ -12,7 +12,7 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
-  if jsonb_typeof(p_options -> 'queue') = 'string' then
+  if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),

@@ -8,6 +8,8 @@ declare
   v_node hwqueue.node;
   v_old hwqueue.node;
   v_epoch bigint := 1;
+  v_keep boolean;
+  v_known boolean;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -16,12 +18,14 @@ begin
     perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'), 'give the node a stable uuid');
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
+  v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
+  v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
   v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
-  if found and (v_old.instance_id <> v_node.instance_id or v_old.deregistered_at is not null) then
+  if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
     v_epoch := v_epoch + 1;
   end if;
   perform 1 from hwqueue.node n
@@ -37,7 +41,7 @@ begin
   v_node.drain_by := v_old.drain_by;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   insert into hwqueue.node select v_node.*;
-  if v_epoch > 1 and not coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false) then
+  if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, v_old.anchors is distinct from v_node.anchors, p_shard);

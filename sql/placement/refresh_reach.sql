@@ -25,10 +25,10 @@ begin
     order by count(*) desc limit 200
   ), reach as (
     select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids)
-      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / greatest(sum(k.nodes), 1) as share
+      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
-    left join kind k on true
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+    cross join kind k
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
     group by c.class_id
   )

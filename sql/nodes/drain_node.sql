@@ -1,0 +1,25 @@
+-- Cordons a node; with a deadline its claims are asked to stop by then (verdict preempted at the next heartbeat).
+-- Without one, what runs there may finish.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
+create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null, p_shard int default 0) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed();
+  if p_deadline < interval '0' or p_deadline > interval '3650 days' then
+    perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
+      jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
+  end if;
+  perform hwqueue.cordon_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
+  if p_deadline is not null then
+    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update;
+    update hwqueue.claim c
+    set stop_requested_at = v_now, stop_reason = 'preempted', stop_by = v_now + p_deadline, stop_detail = 'node is drained'
+    where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at is null;
+  end if;
+end
+$$;

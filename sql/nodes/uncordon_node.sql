@@ -1,0 +1,11 @@
+-- Ends cordon and drain; claims that were asked to stop stay asked.
+-- Locks: node_state. Raises: QHN01, QHA02. Idempotent: yes.
+create or replace function hwqueue.uncordon_node(p_node uuid, p_shard int default 0) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
+end
+$$;
