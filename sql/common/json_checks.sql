@@ -22,6 +22,7 @@ begin
 end
 $$;
 
+-- A whole number in a range.
 create or replace function hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint,
                                                 p_code text default 'QHA01') returns bigint
 language plpgsql immutable
@@ -44,6 +45,7 @@ begin
 end
 $$;
 
+-- A number in a range.
 create or replace function hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric,
                                                p_code text default 'QHA01') returns numeric
 language plpgsql immutable
@@ -60,6 +62,7 @@ begin
 end
 $$;
 
+-- Text that is not empty, of a bounded length.
 create or replace function hwqueue.json_text(p_value jsonb, p_field text, p_max_length int,
                                              p_code text default 'QHA01') returns text
 language plpgsql immutable
@@ -76,6 +79,7 @@ begin
 end
 $$;
 
+-- True or false.
 create or replace function hwqueue.json_boolean(p_value jsonb, p_field text, p_code text default 'QHA01') returns boolean
 language plpgsql immutable
 as $$

@@ -56,6 +56,7 @@ begin
 end
 $$;
 
+-- A uuid in its usual form.
 create or replace function hwqueue.json_uuid(p_value jsonb, p_field text, p_code text default 'QHA01') returns uuid
 language plpgsql immutable
 as $$

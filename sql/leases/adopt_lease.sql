@@ -9,6 +9,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_state hwqueue.node_state;
   v_node hwqueue.node;
   v_lease hwqueue.lease;
@@ -25,8 +26,8 @@ begin
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
   from hwqueue.write_spawns(
-    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus',
-                                hwqueue.spawn_class(v_queue, p_task, p_options - 'gpus', p_shard), v_now)], v_queue, v_now, p_shard) w;
+    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, v_options,
+                                hwqueue.spawn_class(v_queue, p_task, v_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),

@@ -43,6 +43,7 @@ begin
 end
 $$;
 
+-- A list of uuids, sorted, each once.
 create or replace function hwqueue.json_uuids(p_list jsonb, p_field text) returns uuid[]
 language plpgsql immutable
 as $$

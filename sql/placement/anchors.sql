@@ -3,6 +3,7 @@
 -- a node looks up everything it is. Neither decides: expr_reason does.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 
+-- What a class hangs on.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]
 language sql immutable parallel safe
 as $$
@@ -23,6 +24,7 @@ as $$
     array['*'])
 $$;
 
+-- What nodes of a profile look up.
 create or replace function hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) returns text[]
 language sql immutable parallel safe
 as $$
@@ -32,6 +34,7 @@ as $$
              where jsonb_typeof(l.value) in ('string', 'number', 'boolean'))
 $$;
 
+-- What one node looks up besides.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]
 language sql immutable parallel safe
 as $$

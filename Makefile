@@ -1,0 +1,56 @@
+# Every target makes its own virtual environment first: only Python and make are needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Touched when the environment fits pyproject.toml.
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test test-all sync snapshot reference bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with everything that the other targets need
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: hwqueue needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1);" \
+	    "name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup ## Watch a small GPU cluster pull its work; under a minute, changes nothing of yours
+	$(BIN)/hwqueue demo
+
+check: setup ## Lint, types, import directions, generated client
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/async_to_sync.py --check
+	$(BIN)/python tools/sql_reference.py --check
+
+test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
+	$(PYTEST) -m 'not slow'
+
+test-all: setup ## Run the slow tests, too
+	$(PYTEST)
+
+sync: setup ## Generate the sync client from the async one
+	$(BIN)/python tools/async_to_sync.py
+
+reference: setup ## Generate docs/reference/sql.md from the function files
+	$(BIN)/python tools/sql_reference.py
+
+snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install
+	$(BIN)/python -m tests.migrations.snapshot
+
+bench: setup ## Measure; see benchmarks/README.md
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

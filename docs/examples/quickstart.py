@@ -1,0 +1,40 @@
+"""Define a task, spawn a lease of it, run it, look at the result: all in one process.
+
+Run: HWQUEUE_DSN=$(hwqueue db url) python quickstart.py
+"""
+
+import asyncio
+import os
+from typing import Any
+
+import hwqueue
+from hwqueue.worker import AsyncLeaseContext, Worker, WorkerSettings
+
+app = hwqueue.App()
+
+
+@app.task("greet", queue="greetings")
+async def greet(params: dict[str, Any], context: AsyncLeaseContext) -> str:
+    return f"hello {params['name']}, this is attempt {context.attempt}"
+
+
+async def main() -> None:
+    dsn = os.environ["HWQUEUE_DSN"]
+    async with hwqueue.AsyncClient(dsn) as client:
+        await client.create_queue("greetings")
+        spawned = await greet.spawn(client, {"name": "world"})
+
+        settings = WorkerSettings(dsn=dsn, queues=("greetings",), labels={"region": "us-east"})
+        worker = Worker(app, settings)
+        working = asyncio.create_task(worker.run())
+
+        while (lease := await client.get_lease(spawned.lease_id)).finished_at is None:
+            await asyncio.sleep(0.1)
+        print(lease.state.value, lease.result)
+
+        worker.stop()
+        await working
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

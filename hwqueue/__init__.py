@@ -1,0 +1,47 @@
+"""A task queue inside Postgres that knows which machine may run what."""
+
+from hwqueue.app import App, Cancelled, Reject, Retry
+from hwqueue.client import AsyncClient, Client
+from hwqueue.errors import HwqueueError
+from hwqueue.placement import Placement, any_of, label, node, rack, resource, tags
+from hwqueue.types import (
+    Assignment,
+    Claim,
+    Gpu,
+    Lease,
+    LeaseSpec,
+    LeaseState,
+    NodeSpec,
+    QueuePolicy,
+    RetryPolicy,
+    Settlement,
+    SpawnResult,
+)
+
+__all__ = [
+    "App",
+    "Assignment",
+    "AsyncClient",
+    "Cancelled",
+    "Claim",
+    "Client",
+    "Gpu",
+    "HwqueueError",
+    "Lease",
+    "LeaseSpec",
+    "LeaseState",
+    "NodeSpec",
+    "Placement",
+    "QueuePolicy",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
+    "Settlement",
+    "SpawnResult",
+    "any_of",
+    "label",
+    "node",
+    "rack",
+    "resource",
+    "tags",
+]

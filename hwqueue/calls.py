@@ -1,0 +1,149 @@
+"""Every SQL function the client calls, one row each; a test compares them with the database.
+
+The only SQL text of the package is built here. Functions are called by argument name and asked for
+the columns by name, so that a newer schema may add arguments and columns without breaking a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+
+from hwqueue import types
+
+__all__ = ["CALLS", "Call", "statement"]
+
+_NONE: Mapping[str, str] = {}
+_SHARD = {"p_shard": "integer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A SQL function: its name, its arguments (name to SQL type), and its result.
+
+    `row` is what a row becomes, and its fields are the columns. Without columns the function
+    returns one value, or nothing.
+    """
+
+    name: str
+    required: Mapping[str, str] = field(hash=False)
+    optional: Mapping[str, str] = field(default_factory=dict, hash=False)
+    row: type | None = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> Mapping[str, str]:
+        """All arguments, in the function's order."""
+        return {**self.required, **self.optional}
+
+
+@lru_cache(maxsize=512)
+def statement(call: Call, given: tuple[str, ...]) -> str:
+    """The statement that calls the function with these arguments, the others at their defaults."""
+    arguments = ", ".join(f"{name} => %({name})s" for name in given)
+    if call.columns:
+        return f"select {', '.join(call.columns)} from hwqueue.{call.name}({arguments})"
+    return f"select hwqueue.{call.name}({arguments})"
+
+
+def _columns(row: type) -> tuple[str, ...]:
+    return tuple(column.name for column in fields(row))
+
+
+def _call(
+    name: str,
+    required: Mapping[str, str] = _NONE,
+    optional: Mapping[str, str] = _NONE,
+    row: type | None = None,
+) -> Call:
+    """A row of the table; the last argument of (almost) every function is `p_shard`."""
+    columns = () if row is None else _columns(row)
+    return Call(name, required, {**optional, **_SHARD}, row, columns)
+
+
+_QUEUE = {"p_queue": "text"}
+_LEASE = {"p_lease": "uuid"}
+_NODE = {"p_node": "uuid"}
+_EPOCH = {"p_node": "uuid", "p_epoch": "bigint"}
+_CLAIM = {"p_lease": "uuid", "p_token": "bigint"}
+_QUEUES = {"p_queues": "text[]"}
+_HOW_MUCH = {"p_qty": "integer", "p_tasks": "text[]", "p_claim_timeout": "interval"}
+_LIMIT = {"p_limit": "integer"}
+
+# queues
+CREATE_QUEUE = _call("create_queue", _QUEUE, {"p_policy": "jsonb"})
+SET_QUEUE_POLICY = _call("set_queue_policy", {**_QUEUE, "p_policy": "jsonb"})
+DROP_QUEUE = _call("drop_queue", _QUEUE, {"p_force": "boolean"})
+PAUSE_QUEUE = _call("pause_queue", _QUEUE)
+RESUME_QUEUE = _call("resume_queue", _QUEUE)
+LIST_QUEUES = _call("list_queues", row=types.Queue)
+
+# leases
+SPAWN_LEASE = _call(
+    "spawn_lease",
+    {**_QUEUE, "p_task": "text"},
+    {"p_params": "jsonb", "p_options": "jsonb"},
+    types.SpawnResult,
+)
+SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.SpawnResult)
+GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
+LIST_LEASES = _call(
+    "list_leases",
+    optional={**_QUEUE, "p_state": "text", "p_task": "text", **_LIMIT, "p_before": "uuid"},
+    row=types.LeaseSummary,
+)
+UPDATE_LEASE = _call("update_lease", {**_LEASE, "p_changes": "jsonb"})
+CANCEL_LEASE = _call("cancel_lease", _LEASE, {"p_reason": "text"})
+REQUEUE_LEASE = _call("requeue_lease", _LEASE)
+REQUEUE_FAILED = _call("requeue_failed", _QUEUE, {"p_filter": "jsonb"})
+
+# claims
+HEARTBEAT_NODE = _call(
+    "heartbeat_node", _EPOCH, {"p_claims": "jsonb", "p_extend": "interval"}, types.Heartbeat
+)
+CLAIM_TASK = _call("claim_task", {**_QUEUES, **_EPOCH}, _HOW_MUCH, types.Claim)
+# its rows are of two kinds: Settled and Claim
+SETTLE_AND_CLAIM = Call(
+    "settle_and_claim",
+    {**_EPOCH, "p_settle": "jsonb", **_QUEUES},
+    {**_HOW_MUCH, **_SHARD},
+    columns=("kind", "ordinal", "verdict", "state", *_columns(types.Claim)),
+)
+COMPLETE_LEASE = _call("complete_lease", _CLAIM, {"p_result": "jsonb"})
+FAIL_LEASE = _call(
+    "fail_lease",
+    {**_CLAIM, "p_error": "jsonb"},
+    {"p_retry": "boolean", "p_retry_at": "timestamp with time zone"},
+)
+RELEASE_LEASE = _call("release_lease", _CLAIM, {"p_delay": "interval"})
+EXTEND_CLAIM = _call("extend_claim", {**_CLAIM, "p_extend": "interval"})
+CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
+ADOPT_LEASE = _call(
+    "adopt_lease",
+    {**_QUEUE, **_NODE, "p_task": "text"},
+    {"p_params": "jsonb", "p_options": "jsonb"},
+    types.Adopted,
+)
+
+# nodes
+REGISTER_NODE = _call("register_node", {**_NODE, "p_spec": "jsonb"})
+LIST_NODES = _call("list_nodes", optional={"p_name": "text"}, row=types.Node)
+MATCH_NODES = _call(
+    "match_nodes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeMatch
+)
+CORDON_NODE = _call("cordon_node", _NODE)
+UNCORDON_NODE = _call("uncordon_node", _NODE)
+DRAIN_NODE = _call("drain_node", _NODE, {"p_deadline": "interval"})
+DEREGISTER_NODE = _call("deregister_node", _NODE)
+
+# maintenance
+REAP = _call("reap", optional=_LIMIT, row=types.ReapResult)
+PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
+# about the whole database, so without a shard
+SCHEMA_VERSION = Call(
+    "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
+)
+
+CALLS: tuple[Call, ...] = tuple(row for row in globals().values() if isinstance(row, Call))
+"""All of the above."""

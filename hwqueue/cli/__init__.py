@@ -1,0 +1,1 @@
+"""The `hwqueue` command line."""

@@ -1,0 +1,78 @@
+"""Which database a command talks to."""
+
+import os
+from dataclasses import dataclass
+
+import psycopg
+import typer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.cli.options import options_of
+from hwqueue.embedded import EmbeddedServer
+from hwqueue.errors import ConfigError
+from hwqueue.schema import require_compatible, upgrade
+
+# Any of these names a server; PGUSER or PGPASSWORD alone do not.
+_LIBPQ = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGDATABASE")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A database that was named, and by what."""
+
+    dsn: str
+    by: str
+
+
+def named_database(ctx: typer.Context) -> Named | None:
+    """The database that was named, --dsn before HWQUEUE_DSN before PG*; None: the embedded one.
+
+    Raises:
+        ConfigError: it cannot be read as a connection string.
+    """
+    if dsn := options_of(ctx).dsn:
+        return Named(_checked(dsn, "--dsn"), "--dsn")
+    if dsn := os.environ.get("HWQUEUE_DSN"):
+        return Named(_checked(dsn, "HWQUEUE_DSN"), "HWQUEUE_DSN")
+    for variable in _LIBPQ:
+        if os.environ.get(variable):
+            # libpq reads the variables itself
+            return Named(make_conninfo(fallback_application_name="hwqueue"), variable)
+    return None
+
+
+def locate(ctx: typer.Context) -> str:
+    """The connection string, whatever is installed there; starts the embedded server."""
+    named = named_database(ctx)
+    return named.dsn if named else EmbeddedServer().ensure_running()
+
+
+def connection_string(ctx: typer.Context) -> str:
+    """The connection string of a database that is ready to use.
+
+    The embedded database is upgraded on the way, nobody else looks after it. Any other is only
+    checked.
+
+    Raises:
+        SchemaError: the schema does not fit this package.
+        EmbeddedError: the embedded server cannot be started.
+    """
+    named = named_database(ctx)
+    if named is None:
+        dsn = EmbeddedServer().ensure_running()
+        upgrade(dsn)
+        return dsn
+    with psycopg.connect(named.dsn) as connection:
+        require_compatible(connection)
+    return named.dsn
+
+
+def _checked(dsn: str, origin: str) -> str:
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            f"{origin} is not a connection string: {str(error).strip()}",
+            hint="write postgresql://user:password@host:port/database",
+        ) from error
+    return dsn

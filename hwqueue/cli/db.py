@@ -1,0 +1,109 @@
+"""hwqueue db: the embedded server, and the schema of any database."""
+
+from typing import Annotated
+
+import psycopg
+import typer
+
+from hwqueue.cli.connect import locate, named_database
+from hwqueue.cli.output import ExitCode, say, show_one, show_rows
+from hwqueue.embedded import EmbeddedServer
+from hwqueue.errors import ConfigError, SchemaTooOld
+from hwqueue.schema import check as check_schema
+from hwqueue.schema import install_script, read_version
+from hwqueue.schema import upgrade as upgrade_schema
+
+app = typer.Typer(no_args_is_help=True, help="The embedded server, and the schema of any database.")
+
+NoRoles = Annotated[
+    bool, typer.Option("--no-roles", help="Leave out the roles and everything granted to them.")
+]
+
+
+@app.command(epilog="Example: hwqueue db start --port 54320")
+def start(
+    ctx: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="TCP port on 127.0.0.1; the last one if left out."),
+    ] = None,
+) -> None:
+    """Start the embedded server, setting it up the first time."""
+    _refuse_named_database(ctx)
+    show_one(ctx, vars(EmbeddedServer().start(port)))
+
+
+@app.command(epilog="Example: hwqueue db stop")
+def stop(ctx: typer.Context) -> None:
+    """Stop the embedded server; its data is kept."""
+    _refuse_named_database(ctx)
+    stopped = EmbeddedServer().stop()
+    say(ctx, "stopped" if stopped else "it was not running")
+
+
+@app.command(epilog="Example: hwqueue db status --json")
+def status(ctx: typer.Context) -> None:
+    """Show which database is used and what is installed there; starts nothing."""
+    named = named_database(ctx)
+    embedded = None if named else EmbeddedServer().status()
+    facts: dict[str, object] = {"server": f"named by {named.by}" if named else "embedded"}
+    if embedded:
+        facts |= vars(embedded)
+    dsn = named.dsn if named else EmbeddedServer().url() if embedded and embedded.running else None
+    if dsn is not None:
+        with psycopg.connect(dsn) as connection:
+            installed = read_version(connection)
+            facts["database"] = connection.info.dbname
+            facts["postgres"] = connection.info.parameter_status("server_version")
+        facts["schema"] = installed.package_version if installed else None
+        facts["revision"] = installed.revision if installed else None
+    show_one(ctx, facts)
+
+
+@app.command(epilog='Example: psql "$(hwqueue db url)"')
+def url(ctx: typer.Context) -> None:
+    """Print the connection string, password included; starts the embedded server if it is used."""
+    typer.echo(locate(ctx))
+
+
+@app.command(epilog="Example: hwqueue db upgrade --dsn postgresql://admin@db.example/app")
+def upgrade(ctx: typer.Context, no_roles: NoRoles = False) -> None:
+    """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
+    result = upgrade_schema(locate(ctx), roles=not no_roles)
+    show_one(ctx, vars(result))
+    if result.note:
+        say(ctx, f"note: {result.note}")
+
+
+@app.command(epilog="Example: hwqueue db check || hwqueue db upgrade")
+def check(ctx: typer.Context) -> None:
+    """Compare the schema with what this version installs; exits with 4 when it differs."""
+    report = check_schema(locate(ctx))
+    if report.installed is None:
+        raise SchemaTooOld(
+            "the database has no hwqueue schema", hint="install it: hwqueue db upgrade"
+        )
+    rows = [
+        {"kind": drift.kind, "name": drift.name, "problem": drift.problem, "facts": drift.facts}
+        for drift in report.drifts
+    ]
+    show_rows(ctx, rows, empty="everything is as installed")
+    if not report.current:
+        say(ctx, "an upgrade is due: hwqueue db upgrade")
+    if not report.ok:
+        raise typer.Exit(ExitCode.SCHEMA)
+
+
+@app.command(epilog="Example: hwqueue db sql | psql -1 -v ON_ERROR_STOP=1 app")
+def sql(no_roles: NoRoles = False) -> None:
+    """Print the whole installation as one script for psql -1; needs no database."""
+    typer.echo(install_script(roles=not no_roles))
+
+
+def _refuse_named_database(ctx: typer.Context) -> None:
+    """Only the embedded server is ours to start and stop."""
+    if named := named_database(ctx):
+        raise ConfigError(
+            f"{named.by} names a server that hwqueue does not manage",
+            hint=f"leave {named.by} out to use the embedded server",
+        )

@@ -1,0 +1,141 @@
+"""hwqueue demo: a made-up cluster at work, and what to type next."""
+
+import asyncio
+from typing import Annotated, Protocol
+from uuid import UUID
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from hwqueue.cli.connect import connection_string
+from hwqueue.cli.fleet_view import FleetView, PlainView
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, say, show_rows, to_json
+from hwqueue.client import Client
+from hwqueue.replay.database import clear
+from hwqueue.replay.fleet import Fleet
+from hwqueue.replay.generate import demo_trace
+from hwqueue.replay.model import Trace
+from hwqueue.replay.report import Report
+from hwqueue.replay.run import Plan, facts_of, run
+
+EXAMPLE = "hwqueue demo --seed 2"
+QUEUE = "demo"
+NODE_PREFIX = "demo-"
+SPEEDUP = 600.0  # half an hour of arrivals in 3 s, runs of 8 to 15 s
+
+
+class View(Protocol):
+    """Something that shows a running fleet."""
+
+    def watch(self, stage: str, fleet: Fleet) -> None: ...
+
+    async def follow(self, dsn: str) -> None: ...
+
+
+class QuietView:
+    """Shows nothing: with --json only the report is printed."""
+
+    def watch(self, stage: str, fleet: Fleet) -> None:
+        """Show nothing."""
+
+    async def follow(self, dsn: str) -> None:
+        """Show nothing."""
+
+
+def demo(
+    ctx: typer.Context,
+    seed: Annotated[int, typer.Option(help="Of the made-up cluster and its work.")] = 1,
+) -> None:
+    """Watch a made-up GPU cluster pull the work it may run; takes less than a minute.
+
+    61 nodes in the proportions of a published trace, a few hundred leases with models, zones, GPU
+    shares and preferences; four of them nobody can run. All in queue `demo`, kept to look around.
+    """
+    say(ctx, "starting the database (the first time takes some seconds) ...")
+    dsn = connection_string(ctx)
+    with Client(dsn, pool_size=1) as client:
+        clear(client, QUEUE, NODE_PREFIX)
+    trace = demo_trace(seed=seed)
+    plan = Plan(
+        mode="timed",
+        seed=seed,
+        speedup=SPEEDUP,
+        queue=QUEUE,
+        scope=QUEUE,
+        node_prefix=NODE_PREFIX,
+    )
+    report = _show(ctx, dsn, trace, plan)
+    if options_of(ctx).json:
+        typer.echo(to_json(report.as_json()))
+    else:
+        with Client(dsn, pool_size=1) as client:
+            newest = client.list_leases(queue=QUEUE, state="pending", limit=1)
+        _explain(ctx, report, newest[0].lease_id if newest else None)
+    if report.check.violations:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _show(ctx: typer.Context, dsn: str, trace: Trace, plan: Plan) -> Report:
+    if options_of(ctx).json:
+        return asyncio.run(_play(dsn, trace, plan, QuietView()))
+    if not (console := Console()).is_terminal:
+        return asyncio.run(_play(dsn, trace, plan, PlainView()))
+    view = FleetView()
+    with Live(view, console=console, refresh_per_second=4):
+        return asyncio.run(_play(dsn, trace, plan, view))
+
+
+async def _play(dsn: str, trace: Trace, plan: Plan, view: View) -> Report:
+    async with asyncio.TaskGroup() as group:
+        follower = group.create_task(view.follow(dsn))
+        report = await run(dsn, trace, facts_of(trace), plan, view.watch)
+        follower.cancel()
+    return report
+
+
+def _explain(ctx: typer.Context, report: Report, pending: UUID | None) -> None:
+    timed = report.timed
+    assert timed is not None
+    typer.echo("\nWhat you just saw")
+    typer.echo(
+        f"  {report.machines} nodes with {report.gpus} GPUs asked for work, and"
+        f" {report.leases} leases waited for them.\n"
+        f"  Every node got only what it may run and has room for: {report.timing.claims} claims,"
+        f" p50 {report.timing.claim_p50_ms:.1f} ms,\n"
+        f"  at most {timed.peak_gpu_percent:.0f} % of the GPUs in use at once."
+    )
+    if report.check.violations:
+        typer.echo(f"  The check found violations: {'; '.join(report.check.violations[:5])}")
+    else:
+        typer.echo("  A check that knows nothing of the queue found every constraint kept.")
+    typer.echo("  Nobody can run these, and the queue says why:\n")
+    show_rows(
+        ctx,
+        [
+            {"leases": reason.leases, "asks for": reason.example, "reason": reason.code,
+             "message": reason.message}
+            for reason in report.pending
+        ],
+        empty="(none)",
+    )  # fmt: skip
+    typer.echo("\nWhat to type next")
+    for line in _next_commands(pending):
+        typer.echo(f"  {line}")
+
+
+def _next_commands(pending: UUID | None) -> list[str]:
+    h100 = '{"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}'
+    two_t4 = '{"require": [{"tags": {"gpu_model": "T4"}}], "resources": {"gpu": 2}}'
+    commands = [
+        "hwqueue node list",
+        f"hwqueue lease list --queue {QUEUE} --state pending",
+        f"hwqueue match '{h100}'",
+        f"hwqueue match '{two_t4}'",
+        f"hwqueue lease spawn {QUEUE} hello --placement '{two_t4}'",
+        f"hwqueue queue show {QUEUE}",
+    ]
+    if pending is not None:
+        commands.insert(2, f"hwqueue lease show {pending}")
+    return commands

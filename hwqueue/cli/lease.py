@@ -1,0 +1,181 @@
+"""hwqueue lease: spawn work, look at it, cancel it, run it again."""
+
+from typing import Annotated
+
+import typer
+
+from hwqueue.cli.connect import connection_string
+from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
+from hwqueue.cli.output import ExitCode, say, show_one, show_rows
+from hwqueue.client import Client
+from hwqueue.errors import ConfigError, LeaseError
+from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnOptions
+
+app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
+
+LeaseIds = Annotated[list[str], typer.Argument(help="Ids of leases.", show_default=False)]
+
+
+@app.command(
+    epilog="Example: hwqueue lease spawn renders draw --params '{\"frame\": 7}' "
+    '--tags \'{"gpu": true}\' --placement \'{"resources": {"gpu": 1}}\''
+)
+def spawn(
+    ctx: typer.Context,
+    queue: Annotated[str, typer.Argument(help="Queue to put it in.", show_default=False)],
+    task: Annotated[str, typer.Argument(help="Task that runs it.", show_default=False)],
+    *,
+    params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
+    placement: Annotated[
+        str | None, typer.Option(help="What it asks of a node: JSON or a file.")
+    ] = None,
+    tags: Annotated[
+        str | None, typer.Option(help="Labels a node must have, as JSON; goes with --placement.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher runs first.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Label of the lease, key=value; repeatable.")
+    ] = None,
+    delay: Annotated[str | None, typer.Option(help="Not before this span, such as 10m.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Fails if nobody has claimed it by this time.")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is dead.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: the same key spawns only once.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose work it is.")] = None,
+) -> None:
+    """Spawn a lease and print its id and state."""
+    options: SpawnOptions = {
+        "placement": json_object(placement, "--placement") if placement else None,
+        "affinity_tags": json_object(tags, "--tags") if tags else None,
+        "priority": priority,
+        "labels": pairs(label, "--label") if label else None,
+        "delay": span(delay, "--delay"),
+        "deadline": moment(deadline, "--deadline"),
+        "max_attempts": max_attempts,
+        "idempotency_key": key,
+        "tenant": tenant,
+    }
+    with Client(connection_string(ctx), pool_size=1) as client:
+        spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
+    show_one(
+        ctx, {"lease_id": spawned.lease_id, "created": spawned.created, "state": spawned.state}
+    )
+
+
+@app.command("list", epilog="Example: hwqueue lease list --queue renders --state failed")
+def list_(
+    ctx: typer.Context,
+    *,
+    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    state: Annotated[LeaseState | None, typer.Option(help="Only in this state.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    before: Annotated[
+        str | None, typer.Option(help="Older than this lease: the last id of the page before.")
+    ] = None,
+) -> None:
+    """List leases, newest first."""
+    older = identifier(before, "--before") if before else None
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = client.list_leases(queue=queue, state=state, task=task, limit=limit, before=older)
+        names = {node.node_id: node.name for node in client.list_nodes()} if found else {}
+    rows = [
+        _row(lease) | {"node": names.get(lease.node_id) if lease.node_id else None}
+        for lease in found
+    ]
+    show_rows(ctx, rows, empty="no such leases")
+    if len(found) == limit:
+        say(ctx, f"there may be more: --before {found[-1].lease_id}")
+
+
+@app.command(epilog="Example: hwqueue lease show 01890a5d-ac96-774b-bcce-b302099a8057 --json")
+def show(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+) -> None:
+    """Show all that is known about a lease, its failed attempts included."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        show_one(ctx, _facts(client.get_lease(identifier(lease_id, "LEASE_ID"))))
+
+
+@app.command(epilog="Example: hwqueue lease cancel 01890a5d-ac96-774b-bcce-b302099a8057")
+def cancel(
+    ctx: typer.Context,
+    lease_ids: LeaseIds,
+    reason: Annotated[str | None, typer.Option(help="Kept with the lease.")] = None,
+) -> None:
+    """Cancel leases; of a running one its worker is asked to stop."""
+    ids = [identifier(text, "LEASE_IDS") for text in lease_ids]
+    with Client(connection_string(ctx), pool_size=1) as client:
+        rows = [
+            {"lease_id": lease_id, "state": client.cancel_lease(lease_id, reason=reason)}
+            for lease_id in ids
+        ]
+    show_rows(ctx, rows)
+
+
+@app.command(epilog="Example: hwqueue lease requeue --failed renders --task draw")
+def requeue(
+    ctx: typer.Context,
+    lease_ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of leases.", show_default=False)
+    ] = None,
+    failed: Annotated[
+        str | None, typer.Option(help="Instead of ids: the failed leases of this queue.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="With --failed: only of this task.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="With --failed: at most so many.")
+    ] = None,
+) -> None:
+    """Run failed or cancelled leases again, with their attempts counted afresh."""
+    if bool(lease_ids) == bool(failed):
+        raise ConfigError("give ids of leases, or --failed QUEUE, and not both")
+    if (task or limit) and not failed:
+        raise ConfigError("--task and --limit go with --failed QUEUE")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        if failed:
+            count = client.requeue_failed(failed, task=task, limit=limit)
+            show_one(ctx, {"requeued": count})
+            return
+        rows, problems = _requeue(client, lease_ids or [])
+    show_rows(ctx, rows)
+    if problems:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _requeue(client: Client, lease_ids: list[str]) -> tuple[list[dict[str, object]], int]:
+    """Requeue one by one, so that a lease that cannot be requeued does not hold back the others."""
+    ids = [identifier(text, "LEASE_IDS") for text in lease_ids]
+    if len(ids) == 1:
+        return [{"lease_id": ids[0], "state": client.requeue_lease(ids[0])}], 0
+    rows: list[dict[str, object]] = []
+    problems = 0
+    for lease_id in ids:
+        try:
+            rows.append(
+                {"lease_id": lease_id, "state": client.requeue_lease(lease_id), "error": None}
+            )
+        except LeaseError as error:
+            problems += 1
+            rows.append({"lease_id": lease_id, "state": None, "error": str(error)})
+    return rows, problems
+
+
+def _row(lease: LeaseSummary) -> dict[str, object]:
+    return {
+        "lease_id": lease.lease_id,
+        "queue": lease.queue,
+        "task": lease.task_name,
+        "state": lease.state,
+        "priority": lease.priority,
+        "attempt": f"{lease.attempt}/{lease.max_attempts}",
+        "created_at": lease.created_at,
+    }
+
+
+def _facts(lease: Lease) -> dict[str, object]:
+    return {name: getattr(lease, name) for name in Lease.__dataclass_fields__}

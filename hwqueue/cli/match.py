@@ -1,0 +1,75 @@
+"""hwqueue match: which nodes could run this, and why the others could not."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hwqueue.cli.connect import connection_string
+from hwqueue.cli.inputs import json_object
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, say, show_rows
+from hwqueue.client import Client
+from hwqueue.types import NodeMatch
+
+EXAMPLE = """hwqueue match '{"require": [{"tags": {"gpu": true}}]}' --queue renders --all"""
+
+
+def match(
+    ctx: typer.Context,
+    placement: Annotated[
+        str, typer.Argument(help="Placement: JSON, a file, or - for stdin.", show_default=False)
+    ],
+    *,
+    queue: Annotated[
+        str | None, typer.Option(help="Judge and score as this queue's policy says.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="As a lease of this task.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="As a lease of this tenant.")] = None,
+    all_nodes: Annotated[
+        bool, typer.Option("--all", help="List the nodes that could not run it, too.")
+    ] = False,
+) -> None:
+    """Show which nodes could run a lease with this placement now, and why others could not.
+
+    Nothing is claimed. Exits with 1 when no node could. With --json every node is there.
+    """
+    wanted = json_object(placement, "PLACEMENT")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        matches = client.match_nodes(wanted, queue=queue, task=task, tenant=tenant)
+    best_first = sorted(
+        matches, key=lambda node: (not node.eligible, -(node.score or 0), node.node_name)
+    )
+    able = [node for node in best_first if node.eligible]
+    if options_of(ctx).json:
+        show_rows(ctx, [vars_of(node) for node in best_first])
+    else:
+        shown = best_first if all_nodes else able
+        show_rows(ctx, [_row(node) for node in shown], empty="no node could run it now")
+        _say_why_not(ctx, [node for node in best_first if not node.eligible])
+    if not able:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def vars_of(node: NodeMatch) -> dict[str, object]:
+    """Return a match as plain facts."""
+    return {name: getattr(node, name) for name in NodeMatch.__dataclass_fields__}
+
+
+def _row(node: NodeMatch) -> dict[str, object]:
+    return {
+        "node": node.node_name,
+        "eligible": node.eligible,
+        "score": None if node.score is None else f"{node.score:.1f}",
+        "why_not": "; ".join(f"{reason.code}: {reason.message}" for reason in node.reasons) or None,
+    }
+
+
+def _say_why_not(ctx: typer.Context, nodes: Sequence[NodeMatch]) -> None:
+    """Count the nodes that could not by reason; a node with two reasons counts for both."""
+    counts = Counter((reason.code, reason.permanent) for node in nodes for reason in node.reasons)
+    if nodes:
+        say(ctx, f"{len(nodes)} nodes could not:")
+    for (code, permanent), count in counts.most_common():
+        say(ctx, f"  {count:6}  {code}{' (never)' if permanent else ' (now)'}")

@@ -1,0 +1,157 @@
+"""hwqueue node: who may run work, and taking machines out of service."""
+
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from hwqueue.cli.connect import connection_string
+from hwqueue.cli.inputs import find_node, identifier, json_object, span
+from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.client import Client
+from hwqueue.errors import ConfigError
+from hwqueue.types import Node
+from hwqueue.worker.settings import WorkerSettings
+
+app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
+
+NodeName = Annotated[str, typer.Argument(help="Name or id of the node.", show_default=False)]
+
+
+@app.command("list", epilog="Example: hwqueue node list --json")
+def list_(ctx: typer.Context) -> None:
+    """List the registered nodes and what they have given away."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        rows = [_row(node) for node in client.list_nodes()]
+    show_rows(ctx, rows, empty="no nodes; a worker registers one: hwqueue worker run")
+
+
+@app.command(epilog="Example: hwqueue node show gpu-box-1")
+def show(ctx: typer.Context, node: NodeName) -> None:
+    """Show a node: labels, capacity, and the use of every device."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        show_one(ctx, _facts(find_node(client, node)))
+
+
+@app.command(
+    epilog="Example: hwqueue node register gpu-box-1 --tags '{\"gpu\": true}' "
+    "--capacity '{\"cpu_milli\": 8000}' --gpu A100 --gpu A100"
+)
+def register(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the node, unique.", show_default=False)],
+    *,
+    tags: Annotated[str, typer.Option(help="Labels of the node, as JSON.")] = "{}",
+    capacity: Annotated[
+        str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
+    ] = "{}",
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Model of a GPU; once for each device.")
+    ] = None,
+    rack: Annotated[int | None, typer.Option(min=0, help="Number of its rack.")] = None,
+    node_id: Annotated[
+        str | None, typer.Option("--id", help="Its id; made from the name if left out.")
+    ] = None,
+    spec: Annotated[
+        str | None, typer.Option(help="Whole specification instead: JSON or a file.")
+    ] = None,
+) -> None:
+    """Register a node by hand, for workers in other languages; `worker run` does it by itself."""
+    content = _spec(name, tags, capacity, gpu or [], rack) if spec is None else None
+    if spec is not None:
+        if gpu or rack is not None or tags != "{}" or capacity != "{}":
+            raise ConfigError("--spec says everything: leave out --tags, --capacity, --gpu, --rack")
+        content = {"name": name, "instance_id": uuid4().hex} | json_object(spec, "--spec")
+    chosen = identifier(node_id, "--id") if node_id else _id_of(name)
+    with Client(connection_string(ctx), pool_size=1) as client:
+        epoch = client.register_node(chosen, content or {})
+    show_one(ctx, {"node_id": chosen, "node_epoch": epoch})
+
+
+@app.command(epilog="Example: hwqueue node cordon gpu-box-1")
+def cordon(ctx: typer.Context, node: NodeName) -> None:
+    """Give a node nothing more; what runs there goes on."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.cordon_node(find_node(client, node).node_id)
+    say(ctx, f"{node} gets nothing more; take it back with: hwqueue node uncordon {node}")
+
+
+@app.command(epilog="Example: hwqueue node uncordon gpu-box-1")
+def uncordon(ctx: typer.Context, node: NodeName) -> None:
+    """Give a cordoned or drained node work again."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.uncordon_node(find_node(client, node).node_id)
+    say(ctx, f"{node} gets work again")
+
+
+@app.command(epilog="Example: hwqueue node drain gpu-box-1 --deadline 10m")
+def drain(
+    ctx: typer.Context,
+    node: NodeName,
+    deadline: Annotated[
+        str | None, typer.Option(help="Ask what still runs to stop after this span.")
+    ] = None,
+) -> None:
+    """Empty a node: nothing more is given, and with --deadline what runs is asked to stop."""
+    limit = span(deadline, "--deadline")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = find_node(client, node)
+        client.drain_node(found.node_id, deadline=limit)
+    say(ctx, f"{node} is draining, {found.claims} leases still run there")
+
+
+@app.command(epilog="Example: hwqueue node deregister gpu-box-1")
+def deregister(ctx: typer.Context, node: NodeName) -> None:
+    """Take a node out of the books; its running leases go back to their queues."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.deregister_node(find_node(client, node).node_id)
+    say(ctx, f"{node} is gone")
+
+
+def _spec(name: str, tags: str, capacity: str, gpus: list[str], rack: int | None) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "name": name,
+        "instance_id": uuid4().hex,
+        "labels": json_object(tags, "--tags"),
+        "capacity": json_object(capacity, "--capacity"),
+        "gpus": [{"resource_id": str(uuid4()), "model": model} for model in gpus],
+    }
+    return content if rack is None else content | {"rack": rack}
+
+
+def _id_of(name: str) -> Any:
+    """Return the id that a worker of this name would take, so that one can follow the other."""
+    return WorkerSettings(dsn="unused", name=name).effective_node_id
+
+
+def _state(node: Node) -> str:
+    if node.draining:
+        return "draining"
+    if node.cordoned:
+        return "cordoned"
+    return "live" if node.live else "silent"
+
+
+def _row(node: Node) -> dict[str, object]:
+    return {
+        "name": node.name,
+        "state": _state(node),
+        "claims": node.claims,
+        "gpus_used": f"{sum(gpu.milli_used for gpu in node.gpus) / 1000:g}/{len(node.gpus)}",
+        "cpu_used": _share(node, "cpu_milli"),
+        "memory_used": _share(node, "memory_mib"),
+        "labels": dict(node.labels),
+    }
+
+
+def _share(node: Node, key: str) -> str | None:
+    """Return used of declared; None for what the node does not count."""
+    if (declared := node.capacity.get(key)) is None:
+        return None
+    return f"{node.used.get(key, 0)}/{declared}"
+
+
+def _facts(node: Node) -> dict[str, object]:
+    return {"state": _state(node)} | {
+        name: getattr(node, name) for name in Node.__dataclass_fields__
+    }

@@ -1,0 +1,162 @@
+"""What commands print, and what the program exits with.
+
+Rows are a table on a terminal, aligned text in a pipe, JSON with --json. Errors go to stderr.
+"""
+
+import dataclasses
+import json
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hwqueue.cli.options import Options, options_of
+from hwqueue.errors import (
+    BadArgument,
+    ConfigError,
+    ConstraintError,
+    HwqueueError,
+    LeaseNotFound,
+    NodeUnknown,
+    QueueUnknown,
+    SchemaError,
+)
+
+
+class ExitCode(IntEnum):
+    """What the program exits with."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    SCHEMA = 4
+
+
+_EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
+    (SchemaError, ExitCode.SCHEMA),
+    (LeaseNotFound, ExitCode.NOT_FOUND),
+    (NodeUnknown, ExitCode.NOT_FOUND),
+    (QueueUnknown, ExitCode.NOT_FOUND),
+    (BadArgument, ExitCode.USAGE),
+    (ConstraintError, ExitCode.USAGE),
+    (ConfigError, ExitCode.USAGE),
+)
+
+Row = Mapping[str, object]
+
+
+def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing to show") -> None:
+    """Print rows that share their keys; `empty` is said to a person when there are none."""
+    if options_of(ctx).json:
+        typer.echo(to_json([dict(row) for row in rows]))
+    elif not rows:
+        typer.echo(empty, err=True)
+    elif Console().is_terminal:
+        table = Table(*map(_heading, rows[0]), header_style="bold")
+        for row in rows:
+            table.add_row(*map(_text, row.values()))
+        Console().print(table)
+    else:
+        _print_aligned([list(rows[0]), *(list(map(_text, row.values())) for row in rows)])
+
+
+def show_one(ctx: typer.Context, facts: Row) -> None:
+    """Print one thing: a line for each of its facts."""
+    if options_of(ctx).json:
+        typer.echo(to_json(dict(facts)))
+    elif Console().is_terminal:
+        table = Table.grid(padding=(0, 2))
+        for name, value in facts.items():
+            table.add_row(f"[bold]{_heading(name)}[/bold]", _text(value))
+        Console().print(table)
+    else:
+        _print_aligned([[name, _text(value)] for name, value in facts.items()])
+
+
+def say(ctx: typer.Context, message: str) -> None:
+    """Tell a person something; on stderr, so that it is never taken for data."""
+    if not options_of(ctx).json:
+        typer.echo(message, err=True)
+
+
+def to_json(value: object) -> str:
+    """JSON text; times as RFC 3339, spans in seconds, dataclasses as objects."""
+    return json.dumps(value, indent=2, default=_plain)
+
+
+def report_error(error: Exception, options: Options) -> ExitCode:
+    """Say on stderr what went wrong and what to do; return what to exit with."""
+    if options.verbose:
+        typer.echo("".join(traceback.format_exception(error)), err=True)
+    message, hint, detail, sqlstate = _explain(error)
+    if options.json:
+        content = {"error": message, "sqlstate": sqlstate, "detail": detail, "hint": hint}
+        typer.echo(to_json(content), err=True)
+    else:
+        typer.echo(f"error: {message}", err=True)
+        if hint:
+            typer.echo(f"hint: {hint}", err=True)
+    for kind, code in _EXIT_CODES:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.FAILED
+
+
+def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
+    """Message, hint, detail and SQLSTATE of an error."""
+    if isinstance(error, HwqueueError):
+        return str(error), error.hint, error.detail, error.sqlstate
+    if isinstance(error, psycopg.Error):
+        message = error.diag.message_primary or str(error).strip()
+        return message, error.diag.message_hint, error.diag.message_detail, error.sqlstate
+    return str(error), None, None, None
+
+
+def _print_aligned(lines: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        typer.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: object) -> str:
+    """One cell for a person."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return value.isoformat(sep=" ", timespec="seconds")
+        case Mapping() | list() | tuple():
+            return json.dumps(value, default=_plain)
+        case _:
+            return str(value)
+
+
+def _plain(value: object) -> Any:
+    """What `json` cannot write by itself."""
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case UUID() | Path():
+            return str(value)
+        case Mapping():
+            return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")

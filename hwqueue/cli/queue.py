@@ -1,0 +1,123 @@
+"""hwqueue queue: make, watch, stop and drop queues."""
+
+from typing import Annotated
+
+import typer
+
+from hwqueue.cli.connect import connection_string
+from hwqueue.cli.inputs import json_object
+from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.client import Client
+from hwqueue.errors import QueueUnknown
+from hwqueue.types import Queue
+
+app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
+
+Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Policy = Annotated[
+    str | None,
+    typer.Option(help="Policy as JSON, or a file that holds it.", show_default=False),
+]
+
+
+@app.command(epilog="""Example: hwqueue queue create renders --policy '{"claim_timeout": 300}'""")
+def create(ctx: typer.Context, name: Name, policy: Policy = None) -> None:
+    """Make a queue; one that exists with the same policy is left as it is."""
+    content = json_object(policy, "--policy") if policy else {}
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.create_queue(name, policy=content)
+        show_one(ctx, vars_of(_find(client, name)))
+
+
+@app.command("list", epilog="Example: hwqueue queue list --json")
+def list_(ctx: typer.Context) -> None:
+    """List the queues with their counts."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        rows = [
+            {
+                "queue": queue.queue,
+                "paused": queue.paused,
+                "pending": queue.pending,
+                "scheduled": queue.scheduled,
+                "claimed": queue.claimed,
+            }
+            for queue in client.list_queues()
+        ]
+    show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
+
+
+@app.command(epilog="Example: hwqueue queue show renders")
+def show(ctx: typer.Context, name: Name) -> None:
+    """Show one queue and its policy; spans are in seconds."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        show_one(ctx, vars_of(_find(client, name)))
+
+
+@app.command(epilog="Example: hwqueue queue pause renders")
+def pause(ctx: typer.Context, name: Name) -> None:
+    """Hand out nothing more from a queue; what runs goes on."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.pause_queue(name)
+    say(ctx, f"{name} is paused; go on with: hwqueue queue resume {name}")
+
+
+@app.command(epilog="Example: hwqueue queue resume renders")
+def resume(ctx: typer.Context, name: Name) -> None:
+    """Let a paused queue go on."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.resume_queue(name)
+    say(ctx, f"{name} goes on")
+
+
+@app.command(epilog="Example: hwqueue queue drop renders --force")
+def drop(
+    ctx: typer.Context,
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Drop its leases, running ones included.")
+    ] = False,
+) -> None:
+    """Drop a queue; one that still holds leases only with --force."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.drop_queue(name, force=force)
+    say(ctx, f"{name} is gone")
+
+
+@app.command(
+    epilog="""Example: hwqueue queue policy renders '{"max_attempts": 3, "ageing_step": "1 h"}'"""
+)
+def policy(
+    ctx: typer.Context,
+    name: Name,
+    changes: Annotated[
+        str | None,
+        typer.Argument(
+            help="What to change, as JSON or a file; leave out to look.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show a queue's policy, or change parts of it."""
+    content = json_object(changes, "CHANGES") if changes else None
+    with Client(connection_string(ctx), pool_size=1) as client:
+        if content is not None:
+            client.set_queue_policy(name, content)
+        show_one(ctx, dict(_find(client, name).policy))
+
+
+def vars_of(queue: Queue) -> dict[str, object]:
+    """Return a queue's facts with the policy spread out."""
+    return {
+        "queue": queue.queue,
+        "paused": queue.paused,
+        "pending": queue.pending,
+        "scheduled": queue.scheduled,
+        "claimed": queue.claimed,
+        "policy": dict(queue.policy),
+    }
+
+
+def _find(client: Client, name: str) -> Queue:
+    for queue in client.list_queues():
+        if queue.queue == name:
+            return queue
+    raise QueueUnknown(f"no queue is named {name!r}", hint="list them: hwqueue queue list")

@@ -1,0 +1,132 @@
+"""hwqueue worker: run a node that claims and runs leases."""
+
+import importlib
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hwqueue.app import App
+from hwqueue.cli.connect import connection_string, named_database
+from hwqueue.cli.inputs import json_object, span
+from hwqueue.errors import ConfigError
+from hwqueue.worker import WorkerSettings
+from hwqueue.worker import run as run_worker
+
+app = typer.Typer(no_args_is_help=True, help="Run a node that claims and runs leases.")
+
+NO_APP_HINT = """\
+write the tasks, for example in tasks.py:
+    import hwqueue
+    app = hwqueue.App()
+    @app.task("hello")
+    def hello(params): return {"hello": params}
+then: hwqueue worker run --app tasks:app --queue default"""
+
+AppName = Annotated[
+    str | None, typer.Option("--app", help="module:name of the hwqueue.App.", show_default=False)
+]
+Queues = Annotated[
+    list[str] | None, typer.Option("--queue", help="Queue to claim from; repeatable.")
+]
+Tags = Annotated[
+    str, typer.Option("--tags", help="Labels of the node, as JSON; they win over detected ones.")
+]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the node; the host's if left out.")
+]
+Capacity = Annotated[
+    str | None,
+    typer.Option("--capacity", help="cpu_milli, memory_mib, your own countables; JSON."),
+]
+Rack = Annotated[int | None, typer.Option("--rack", min=0, help="Number of its rack.")]
+NoDetect = Annotated[
+    bool, typer.Option("--no-detect", help="Look up no labels, capacity or GPUs of this machine.")
+]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", min=1, max=10_000, help="Leases that run at once.")
+]
+ClaimTimeout = Annotated[
+    str | None, typer.Option("--claim-timeout", help="A claim ends this long after its last beat.")
+]
+ShutdownTimeout = Annotated[
+    str, typer.Option("--shutdown-timeout", help="How long a stop waits for what runs.")
+]
+ListenDsn = Annotated[
+    str | None,
+    typer.Option("--listen-dsn", help="Direct connection for LISTEN, if --dsn is a pooler's."),
+]
+
+
+@app.command(
+    epilog="Example: hwqueue worker run --app tasks:app --queue renders "
+    '--tags \'{"gpu": true, "region": "us-east"}\''
+)
+def run(
+    ctx: typer.Context,
+    *,
+    app_name: AppName = None,
+    queue: Queues = None,
+    tags: Tags = "{}",
+    name: Name = None,
+    capacity: Capacity = None,
+    rack: Rack = None,
+    no_detect: NoDetect = False,
+    concurrency: Concurrency = 10,
+    claim_timeout: ClaimTimeout = None,
+    shutdown_timeout: ShutdownTimeout = "30s",
+    listen_dsn: ListenDsn = None,
+) -> None:
+    """Register this machine as a node and run its leases until SIGTERM or Ctrl-C.
+
+    The first signal lets what runs finish, a second one stops now; what is left goes back to its
+    queue.
+    """
+    if app_name is None:
+        raise ConfigError("--app is missing: a worker needs tasks to run", hint=NO_APP_HINT)
+    loaded = load_app(app_name)
+    options: dict[str, Any] = {
+        "labels": json_object(tags, "--tags"),
+        "capacity": json_object(capacity, "--capacity") if capacity else None,
+        "rack": rack,
+        "detect": not no_detect,
+        "concurrency": concurrency,
+        "claim_timeout": span(claim_timeout, "--claim-timeout"),
+        "shutdown_timeout": span(shutdown_timeout, "--shutdown-timeout") or timedelta(0),
+    }
+    if name is not None:
+        options["name"] = name
+    if queue:
+        options["queues"] = tuple(queue)
+    dsn = connection_string(ctx)
+    # The embedded server has no pooler in front of it, so LISTEN works on the same address.
+    direct = listen_dsn or (None if named_database(ctx) else dsn)
+    settings = WorkerSettings(dsn=dsn, listen_dsn=direct, **options)
+    raise typer.Exit(run_worker(loaded, settings))
+
+
+def load_app(name: str) -> App:
+    """Import `module:attribute`, looking in the current folder first.
+
+    Raises: ConfigError, with what is wrong; errors inside the module are raised as they are.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"--app: {name!r} is not module:name", hint="such as --app tasks:app")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise ConfigError(
+            f"--app: no module {module_name!r} here or in the Python path",
+            hint=f"run this in the folder that holds {module_name.split('.')[0]}.py",
+        ) from error
+    found = getattr(module, attribute, None)
+    if not isinstance(found, App):
+        kind = "does not exist" if found is None else f"is a {type(found).__name__}"
+        raise ConfigError(f"--app: {name} {kind}; an hwqueue.App is needed")
+    return found

@@ -1,0 +1,119 @@
+"""Python values to SQL arguments, by the argument's SQL type; bad ones are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from hwqueue.calls import Call
+from hwqueue.client._json import aware, check_text, jsonb
+from hwqueue.errors import BadArgument
+
+_WANTED: Mapping[str, str] = {
+    "uuid": "a UUID or its text",
+    "text": "a str",
+    "text[]": "a list of str",
+    "boolean": "True or False",
+    "integer": "an int of at most 32 bits",
+    "bigint": "an int of at most 64 bits",
+    "interval": "a timedelta",
+    "timestamp with time zone": "a datetime with a time zone",
+    "jsonb": "JSON other than None",
+}
+
+
+def arguments(call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call: checked, and without those that are None, which keep their default.
+
+    Raises: BadArgument, naming the argument without its `p_`.
+    """
+    types = call.arguments
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is not None:
+            given[name] = _ENCODERS[types[name]](value, name.removeprefix("p_"))
+        elif name in call.required:
+            raise _refused(name.removeprefix("p_"), None, types[name])
+    return given
+
+
+def _refused(field: str, value: object, sql_type: str) -> BadArgument:
+    wanted, shown = _WANTED[sql_type], repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return BadArgument(
+        f"{field} must be {wanted}, got {shown}",
+        detail={"field": field},
+        hint=f"pass {field} as {wanted}",
+    )
+
+
+def _uuid(value: Any, field: str) -> UUID:
+    if isinstance(value, UUID):
+        return value
+    try:
+        return UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise _refused(field, value, "uuid") from None
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise _refused(field, value, "text")
+    check_text(value, field)
+    return value
+
+
+def _texts(value: Any, field: str) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise _refused(field, value, "text[]")
+    return [_text(member, f"{field}[{index}]") for index, member in enumerate(value)]
+
+
+def _boolean(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise _refused(field, value, "boolean")
+    return value
+
+
+def _integer(value: Any, field: str) -> int:
+    if not _fits(value, 31):
+        raise _refused(field, value, "integer")
+    return int(value)
+
+
+def _bigint(value: Any, field: str) -> int:
+    if not _fits(value, 63):
+        raise _refused(field, value, "bigint")
+    return int(value)
+
+
+def _fits(value: Any, bits: int) -> bool:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return is_int and -(1 << bits) <= value < 1 << bits
+
+
+def _interval(value: Any, field: str) -> timedelta:
+    if not isinstance(value, timedelta):
+        raise _refused(field, value, "interval")
+    return value
+
+
+def _time(value: Any, field: str) -> datetime:
+    if not isinstance(value, datetime):
+        raise _refused(field, value, "timestamp with time zone")
+    return aware(value, field)
+
+
+_ENCODERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "uuid": _uuid,
+    "text": _text,
+    "text[]": _texts,
+    "boolean": _boolean,
+    "integer": _integer,
+    "bigint": _bigint,
+    "interval": _interval,
+    "timestamp with time zone": _time,
+    "jsonb": jsonb,
+}

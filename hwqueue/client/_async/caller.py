@@ -1,0 +1,39 @@
+"""The one way from a method to the database and back."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from hwqueue.calls import Call, statement
+from hwqueue.client._arguments import arguments
+from hwqueue.client._async.runner import AsyncRunner, Rows
+from hwqueue.client._finish import afinish
+from hwqueue.client._rows import decode
+from hwqueue.errors import translate
+
+T = TypeVar("T")
+
+
+class AsyncCaller:
+    """Base of the parts of the client: calls a SQL function and decodes what it returns."""
+
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
+
+    async def _call(self, call: Call, **values: Any) -> Rows:
+        """The raw rows of a call. Arguments that are None keep the function's default."""
+        given = arguments(call, values)
+        with translate():
+            return await afinish(self._runner.run(statement(call, tuple(given)), given))
+
+    async def _rows(self, call: Call, kind: type[T], **values: Any) -> list[T]:
+        """The rows of a call, each as a `kind`."""
+        return decode(call, kind, await self._call(call, **values))
+
+    async def _row(self, call: Call, kind: type[T], **values: Any) -> T:
+        """The row of a call that always returns one."""
+        return (await self._rows(call, kind, **values))[0]
+
+    async def _value(self, call: Call, **values: Any) -> Any:
+        """The value of a call that returns one."""
+        return (await self._call(call, **values))[0][0]

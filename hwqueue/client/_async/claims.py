@@ -1,0 +1,276 @@
+"""Methods about claims: take work, keep it, settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Unpack
+from uuid import UUID
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import plain
+from hwqueue.client._rows import settled_and_claimed
+from hwqueue.client._spawn import spawn_options
+from hwqueue.types import (
+    Adopted,
+    Claim,
+    ClaimHint,
+    Heartbeat,
+    Json,
+    LeaseState,
+    SettledAndClaimed,
+    Settlement,
+    SpawnOptions,
+)
+
+
+class AsyncClaims(AsyncCaller):
+    """Claim leases for a node and settle them.
+
+    Let these calls end. One that is cut off (a lost connection, Ctrl-C) may have granted claims:
+    nobody hears of them, and they come back after their claim timeout. Cancelling a task does not
+    cut its call off: `CancelledError` comes once the statement has ended.
+    """
+
+    async def claim_task(
+        self,
+        queues: Sequence[str],
+        node_id: UUID | str,
+        node_epoch: int,
+        *,
+        qty: int = 1,
+        tasks: Sequence[str] | None = None,
+        claim_timeout: timedelta | None = None,
+        shard: int = 0,
+    ) -> list[Claim]:
+        """Claim up to `qty` leases that the node may run, best first; nothing to claim is `[]`.
+
+        Args:
+            tasks: Only these; None: any.
+            claim_timeout: The claims end after it unless heartbeated; None: the lease's, else the
+                queue's.
+
+        Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
+        SQL: claim_task. Safe inside your transaction: no, it locks the node until the end.
+        """
+        return await self._rows(
+            calls.CLAIM_TASK,
+            Claim,
+            p_queues=queues,
+            p_node=node_id,
+            p_epoch=node_epoch,
+            p_qty=qty,
+            p_tasks=tasks,
+            p_claim_timeout=claim_timeout,
+            p_shard=shard,
+        )
+
+    async def settle_and_claim(
+        self,
+        node_id: UUID | str,
+        node_epoch: int,
+        settle: Iterable[Settlement | Mapping[str, Any]],
+        queues: Sequence[str],
+        *,
+        qty: int = 1,
+        tasks: Sequence[str] | None = None,
+        claim_timeout: timedelta | None = None,
+        shard: int = 0,
+    ) -> SettledAndClaimed:
+        """Settle a batch of claims and claim the next, in one round trip and one commit.
+
+        A settlement that cannot be done gets its own verdict; it undoes neither the others nor the
+        claim.
+
+        Args:
+            settle: `Settlement`s, or mappings in their JSON form.
+            qty: 0 to settle only.
+
+        Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
+        SQL: settle_and_claim. Safe inside your transaction: no, it locks the node until the end.
+        """
+        items = [plain(item, f"settle[{index}]") for index, item in enumerate(settle)]
+        rows = await self._call(
+            calls.SETTLE_AND_CLAIM,
+            p_node=node_id,
+            p_epoch=node_epoch,
+            p_settle=items,
+            p_queues=queues,
+            p_qty=qty,
+            p_tasks=tasks,
+            p_claim_timeout=claim_timeout,
+            p_shard=shard,
+        )
+        return settled_and_claimed(rows)
+
+    async def complete_lease(
+        self, lease_id: UUID | str, claim_token: int, *, result: Json = None, shard: int = 0
+    ) -> LeaseState:
+        """The work is done.
+
+        Args:
+            result: JSON, kept with the lease.
+
+        Returns: `completed`.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument,
+            IsolationLevel.
+        SQL: complete_lease. Safe inside your transaction: yes: then the lease completes if and
+            only if your work commits. It locks the node until the end.
+        """
+        return LeaseState(
+            await self._value(
+                calls.COMPLETE_LEASE,
+                p_lease=lease_id,
+                p_token=claim_token,
+                p_result=result,
+                p_shard=shard,
+            )
+        )
+
+    async def fail_lease(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        *,
+        error: Mapping[str, Any],
+        retry: bool = True,
+        retry_at: datetime | None = None,
+        shard: int = 0,
+    ) -> LeaseState:
+        """The attempt failed.
+
+        Args:
+            error: A JSON object such as `{"message": ...}`, kept with the attempt.
+            retry: False: the lease is dead at once.
+            retry_at: When to try again; None: as its retry policy says.
+
+        Returns: `pending`, `scheduled`, `failed`, or `cancelled` if a cancel was under way.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument,
+            IsolationLevel.
+        SQL: fail_lease. Safe inside your transaction: yes, it locks the node until the end.
+        """
+        return LeaseState(
+            await self._value(
+                calls.FAIL_LEASE,
+                p_lease=lease_id,
+                p_token=claim_token,
+                p_error=error,
+                p_retry=retry,
+                p_retry_at=retry_at,
+                p_shard=shard,
+            )
+        )
+
+    async def release_lease(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        *,
+        delay: timedelta | None = None,
+        shard: int = 0,
+    ) -> LeaseState:
+        """Hand the lease back; no attempt is used up.
+
+        Args:
+            delay: Not claimable before; None: at once.
+
+        Returns: `pending`, `scheduled`, or `cancelled` if a cancel was under way.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, IsolationLevel.
+        SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
+        """
+        return LeaseState(
+            await self._value(
+                calls.RELEASE_LEASE,
+                p_lease=lease_id,
+                p_token=claim_token,
+                p_delay=delay,
+                p_shard=shard,
+            )
+        )
+
+    async def extend_claim(
+        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta, shard: int = 0
+    ) -> datetime:
+        """Move the end of a claim to `extend` from now.
+
+        Returns: The new end.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument.
+        SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
+        """
+        expires_at: datetime = await self._value(
+            calls.EXTEND_CLAIM,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_extend=extend,
+            p_shard=shard,
+        )
+        return expires_at
+
+    async def heartbeat_node(
+        self,
+        node_id: UUID | str,
+        node_epoch: int,
+        *,
+        claims: Iterable[tuple[UUID | str, int]] = (),
+        extend: timedelta | None = None,
+        shard: int = 0,
+    ) -> list[Heartbeat]:
+        """Say that the node lives, and keep its claims.
+
+        Args:
+            claims: (lease_id, claim_token) of every claim to keep.
+            extend: From now; None: each claim's own timeout.
+
+        Raises: NodeUnknown, NodeSuperseded, BadArgument, IsolationLevel.
+        SQL: heartbeat_node. Safe inside your transaction: no.
+        """
+        items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
+        return await self._rows(
+            calls.HEARTBEAT_NODE,
+            Heartbeat,
+            p_node=node_id,
+            p_epoch=node_epoch,
+            p_claims=items,
+            p_extend=extend,
+            p_shard=shard,
+        )
+
+    async def claim_hint(
+        self, queues: Sequence[str], node_id: UUID | str, *, shard: int = 0
+    ) -> ClaimHint:
+        """After an empty claim: when to ask again, and what the node's queues wait for.
+
+        Raises: NodeUnknown, QueueUnknown.
+        SQL: claim_hint. Safe inside your transaction: yes.
+        """
+        return await self._row(
+            calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id, p_shard=shard
+        )
+
+    async def adopt_lease(
+        self,
+        queue: str,
+        node_id: UUID | str,
+        task: str,
+        params: Json = None,
+        *,
+        shard: int = 0,
+        **options: Unpack[SpawnOptions],
+    ) -> Adopted:
+        """Record work that already runs on a node; no filter is applied, it counts from now on.
+
+        Raises: QueueUnknown, NodeUnknown, BadArgument, PlacementInvalid, LeaseExists,
+            IsolationLevel.
+        SQL: adopt_lease. Safe inside your transaction: no, it locks the node until the end.
+        """
+        return await self._row(
+            calls.ADOPT_LEASE,
+            Adopted,
+            p_queue=queue,
+            p_node=node_id,
+            p_task=task,
+            p_params=params,
+            p_options=spawn_options(options, "options"),
+            p_shard=shard,
+        )

@@ -1,0 +1,188 @@
+"""Methods about leases: spawn, look at, change, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Unpack
+from uuid import UUID
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import given, plain
+from hwqueue.client._spawn import spawn_item, spawn_options
+from hwqueue.types import (
+    Json,
+    Lease,
+    LeaseChanges,
+    LeaseSpec,
+    LeaseState,
+    LeaseSummary,
+    SpawnOptions,
+    SpawnResult,
+)
+
+
+class AsyncLeases(AsyncCaller):
+    """Spawn leases and follow them."""
+
+    async def spawn_lease(
+        self,
+        queue: str,
+        task: str,
+        params: Json = None,
+        *,
+        shard: int = 0,
+        **options: Unpack[SpawnOptions],
+    ) -> SpawnResult:
+        """Spawn one lease.
+
+        Args:
+            params: JSON for the handler; None: an empty object. Dataclasses, pydantic models,
+                datetimes and the like are not converted for you.
+            **options: See `hwqueue.types.SpawnOptions`.
+
+        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, NotSupported,
+            IdempotencyMismatch, LeaseExists.
+        SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
+        """
+        return await self._row(
+            calls.SPAWN_LEASE,
+            SpawnResult,
+            p_queue=queue,
+            p_task=task,
+            p_params=params,
+            p_options=spawn_options(options, "options"),
+            p_shard=shard,
+        )
+
+    async def spawn_leases(
+        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]], *, shard: int = 0
+    ) -> list[SpawnResult]:
+        """Spawn a batch in one statement, all or nothing; the results are in the order given.
+
+        Args:
+            leases: `LeaseSpec`s or mappings of `task`, `params`, `options`.
+
+        Raises: As `spawn_lease`; `detail["index"]` is the position (from 0) of the refused one.
+        SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
+        """
+        items = [spawn_item(lease, f"leases[{index}]") for index, lease in enumerate(leases)]
+        return await self._rows(
+            calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
+        )
+
+    async def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
+        """All that is known about a lease, every attempt's error included.
+
+        Raises: LeaseNotFound.
+        SQL: get_lease. Safe inside your transaction: yes.
+        """
+        return await self._row(calls.GET_LEASE, Lease, p_lease=lease_id, p_shard=shard)
+
+    async def list_leases(
+        self,
+        *,
+        queue: str | None = None,
+        state: LeaseState | str | None = None,
+        task: str | None = None,
+        limit: int = 50,
+        before: UUID | str | None = None,
+        shard: int = 0,
+    ) -> list[LeaseSummary]:
+        """Leases, newest first.
+
+        Args:
+            queue, state, task: None: any.
+            limit: Most to return.
+            before: Only leases older than this one: the last of the previous page.
+
+        Raises: QueueUnknown, BadArgument, LeaseNotFound (`before`).
+        SQL: list_leases. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LIST_LEASES,
+            LeaseSummary,
+            p_queue=queue,
+            p_state=state,
+            p_task=task,
+            p_limit=limit,
+            p_before=before,
+            p_shard=shard,
+        )
+
+    async def update_lease(
+        self, lease_id: UUID | str, *, shard: int = 0, **changes: Unpack[LeaseChanges]
+    ) -> LeaseState:
+        """Change a lease that is not claimed; what is not given stays as it is.
+
+        Args:
+            **changes: See `hwqueue.types.LeaseChanges`.
+
+        Returns: Its state after the change.
+        Raises: LeaseNotFound, LeaseClaimed, LeaseFinished, BadArgument, PlacementInvalid,
+            PlacementContradictory, NotSupported.
+        SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
+            until it ends.
+        """
+        state = await self._value(
+            calls.UPDATE_LEASE,
+            p_lease=lease_id,
+            p_changes=plain(changes, "changes"),
+            p_shard=shard,
+        )
+        return LeaseState(state)
+
+    async def cancel_lease(
+        self, lease_id: UUID | str, *, reason: str | None = None, shard: int = 0
+    ) -> LeaseState:
+        """Cancel a lease; a running claim is asked to stop.
+
+        Returns: `cancelled`, or `claimed` while the running claim has been asked to stop.
+        Raises: LeaseNotFound, LeaseFinished.
+        SQL: cancel_lease. Safe inside your transaction: yes, but the lease is not claimable
+            until it ends.
+        """
+        state = await self._value(
+            calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason, p_shard=shard
+        )
+        return LeaseState(state)
+
+    async def requeue_lease(self, lease_id: UUID | str, *, shard: int = 0) -> LeaseState:
+        """Make a failed or cancelled lease claimable again, with all its attempts to come.
+
+        Returns: Its new state.
+        Raises: LeaseNotFound, LeaseClaimed, LeaseFinished (it has completed).
+        SQL: requeue_lease. Safe inside your transaction: yes.
+        """
+        return LeaseState(await self._value(calls.REQUEUE_LEASE, p_lease=lease_id, p_shard=shard))
+
+    async def requeue_failed(
+        self,
+        queue: str,
+        *,
+        task: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        shard: int = 0,
+    ) -> int:
+        """Requeue the failed leases of a queue.
+
+        Args:
+            task: Only of this task.
+            since, until: Only those that failed in this time.
+            limit: Most to requeue; None: the function's own limit.
+
+        Returns: How many were requeued.
+        Raises: QueueUnknown, BadArgument.
+        SQL: requeue_failed. Safe inside your transaction: yes.
+        """
+        chosen = given({"task": task, "since": since, "until": until, "limit": limit})
+        count: int = await self._value(
+            calls.REQUEUE_FAILED,
+            p_queue=queue,
+            p_filter=plain(chosen, "filter"),
+            p_shard=shard,
+        )
+        return count

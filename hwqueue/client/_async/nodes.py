@@ -1,0 +1,129 @@
+"""Methods about nodes and upkeep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import given, plain
+from hwqueue.types import AsJson, Node, NodeMatch, NodeSpec, PruneResult, ReapResult
+
+
+class AsyncNodes(AsyncCaller):
+    """Register and steer nodes; reap and prune."""
+
+    async def register_node(
+        self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any], *, shard: int = 0
+    ) -> int:
+        """Register a node, or say what it is now.
+
+        Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
+            older instance and ends its claims.
+        Raises: NodeNameTaken, BadArgument, NotSupported, IsolationLevel.
+        SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        epoch: int = await self._value(
+            calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"), p_shard=shard
+        )
+        return epoch
+
+    async def list_nodes(self, *, name: str | None = None, shard: int = 0) -> list[Node]:
+        """Registered nodes with what they have and what is in use, by name.
+
+        SQL: list_nodes. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.LIST_NODES, Node, p_name=name, p_shard=shard)
+
+    async def match_nodes(
+        self,
+        placement: AsJson | Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        labels: Mapping[str, str] | None = None,
+        shard: int = 0,
+    ) -> list[NodeMatch]:
+        """For every registered node: may it run this now, how well, and if not, why.
+
+        Raises: PlacementInvalid, PlacementContradictory, NotSupported, QueueUnknown, BadArgument.
+        SQL: match_nodes. Safe inside your transaction: yes.
+        """
+        options = given(
+            {
+                "queue": queue,
+                "task": task,
+                "tenant": tenant,
+                "service_id": service_id,
+                "labels": labels,
+            }
+        )
+        return await self._rows(
+            calls.MATCH_NODES,
+            NodeMatch,
+            p_placement=plain(placement, "placement"),
+            p_options=plain(options, "options"),
+            p_shard=shard,
+        )
+
+    async def cordon_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+        """Grant the node no more claims; running ones go on.
+
+        Raises: NodeUnknown.
+        SQL: cordon_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        await self._call(calls.CORDON_NODE, p_node=node_id, p_shard=shard)
+
+    async def uncordon_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+        """Undo `cordon_node` and `drain_node`.
+
+        Raises: NodeUnknown.
+        SQL: uncordon_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        await self._call(calls.UNCORDON_NODE, p_node=node_id, p_shard=shard)
+
+    async def drain_node(
+        self, node_id: UUID | str, *, deadline: timedelta | None = None, shard: int = 0
+    ) -> None:
+        """Cordon the node and, with a deadline, ask its running claims to stop by then.
+
+        Args:
+            deadline: From now; None: running claims may end in their own time.
+
+        Raises: NodeUnknown, BadArgument.
+        SQL: drain_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        await self._call(calls.DRAIN_NODE, p_node=node_id, p_deadline=deadline, p_shard=shard)
+
+    async def deregister_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+        """Remove the node; its running claims end at once, one attempt used up.
+
+        Raises: NodeUnknown.
+        SQL: deregister_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        await self._call(calls.DEREGISTER_NODE, p_node=node_id, p_shard=shard)
+
+    async def reap(self, *, limit: int = 1000, shard: int = 0) -> ReapResult:
+        """End expired claims, promote due leases, fail those past their deadline.
+
+        Args:
+            limit: Most of each kind.
+
+        SQL: reap. Safe inside your transaction: no.
+        """
+        return await self._row(calls.REAP, ReapResult, p_limit=limit, p_shard=shard)
+
+    async def prune(self, *, limit: int = 10_000, shard: int = 0) -> PruneResult:
+        """Remove what is past its retention.
+
+        Args:
+            limit: Most of each kind.
+
+        SQL: prune. Safe inside your transaction: no.
+        """
+        return await self._row(calls.PRUNE, PruneResult, p_limit=limit, p_shard=shard)

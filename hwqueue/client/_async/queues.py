@@ -1,0 +1,71 @@
+"""Methods about queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import plain
+from hwqueue.types import Queue, QueuePolicy
+
+Policy = QueuePolicy | Mapping[str, Any]
+
+
+class AsyncQueues(AsyncCaller):
+    """Create, change and look at queues."""
+
+    async def create_queue(
+        self, queue: str, *, policy: Policy | None = None, shard: int = 0
+    ) -> None:
+        """Create a queue; one that exists with the same policy is left alone.
+
+        Args:
+            policy: Keys that are not given are at their defaults.
+
+        Raises: QueueExists (with another policy), BadArgument, NotSupported.
+        SQL: create_queue. Safe inside your transaction: yes.
+        """
+        settings = plain(policy, "policy")
+        await self._call(calls.CREATE_QUEUE, p_queue=queue, p_policy=settings, p_shard=shard)
+
+    async def set_queue_policy(self, queue: str, policy: Policy, *, shard: int = 0) -> None:
+        """Change the keys of a queue's policy that are given; leases already there keep theirs.
+
+        Raises: QueueUnknown, BadArgument, NotSupported.
+        SQL: set_queue_policy. Safe inside your transaction: yes.
+        """
+        settings = plain(policy, "policy")
+        await self._call(calls.SET_QUEUE_POLICY, p_queue=queue, p_policy=settings, p_shard=shard)
+
+    async def drop_queue(self, queue: str, *, force: bool = False, shard: int = 0) -> None:
+        """Remove a queue; with `force` the leases in it, too.
+
+        Raises: QueueUnknown, QueueNotEmpty.
+        SQL: drop_queue. Safe inside your transaction: yes, but claims on the queue wait for it.
+        """
+        await self._call(calls.DROP_QUEUE, p_queue=queue, p_force=force, p_shard=shard)
+
+    async def pause_queue(self, queue: str, *, shard: int = 0) -> None:
+        """Grant no more claims from a queue; spawns and running claims go on.
+
+        Raises: QueueUnknown.
+        SQL: pause_queue. Safe inside your transaction: yes.
+        """
+        await self._call(calls.PAUSE_QUEUE, p_queue=queue, p_shard=shard)
+
+    async def resume_queue(self, queue: str, *, shard: int = 0) -> None:
+        """Grant claims from a paused queue again.
+
+        Raises: QueueUnknown.
+        SQL: resume_queue. Safe inside your transaction: yes.
+        """
+        await self._call(calls.RESUME_QUEUE, p_queue=queue, p_shard=shard)
+
+    async def list_queues(self, *, shard: int = 0) -> list[Queue]:
+        """Every queue with the number of its open leases, by name.
+
+        SQL: list_queues. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.LIST_QUEUES, Queue, p_shard=shard)

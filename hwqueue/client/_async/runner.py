@@ -1,0 +1,128 @@
+"""What runs a statement: a pool of one's own, or a connection that the caller brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import psycopg
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool
+
+from hwqueue.client._foreign import async_sqlalchemy, check_dialect
+from hwqueue.errors import BadArgument, ConfigError
+
+Rows = Sequence[Sequence[Any]]
+
+
+class AsyncRunner(Protocol):
+    """Runs one statement and returns all its rows."""
+
+    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+        """Run `sql` with named arguments."""
+        ...
+
+
+class AsyncPoolRunner:
+    """A pool of autocommit connections: every call is a transaction.
+
+    Fit for PgBouncer in transaction mode: no session settings, no startup options, and no prepared
+    statements unless asked for.
+    """
+
+    def __init__(self, conninfo: str, *, size: int, prepare: bool, timeout: timedelta) -> None:
+        if size < 1:
+            raise ConfigError(f"pool_size must be at least 1, got {size}")
+        self._conninfo = conninfo
+        self._size = size
+        self._prepare = prepare
+        self._timeout = timeout.total_seconds()
+        self._pool: AsyncConnectionPool[Any] | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises: psycopg.OperationalError, at once when the server refuses."""
+        # The pool would retry a wrong password in silence until its timeout; one plain attempt
+        # says what is wrong.
+        probe = await psycopg.AsyncConnection.connect(self._conninfo)
+        await probe.close()
+        options: dict[str, Any] = {"autocommit": True}
+        if not self._prepare:
+            options["prepare_threshold"] = None
+        self._pool = AsyncConnectionPool(
+            self._conninfo,
+            min_size=1,
+            max_size=self._size,
+            timeout=self._timeout,
+            kwargs=options,
+            open=False,
+        )
+        await self._pool.open()
+
+    async def close(self) -> None:
+        """Close all connections; calls that wait for one fail."""
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+        """Run `sql` on a connection of the pool, in a transaction of its own."""
+        if self._pool is None:
+            raise ConfigError(
+                "the client is not open", hint="use it in a with statement, or call open() first"
+            )
+        async with self._pool.connection() as connection:
+            try:
+                cursor = await connection.execute(sql, arguments)
+                rows: Rows = await cursor.fetchall()
+            except psycopg.errors.ReadOnlySqlTransaction:
+                # The server has become a standby; a new connection may reach the new primary.
+                await connection.close()
+                raise
+        return rows
+
+
+class AsyncConnectionRunner:
+    """The caller's psycopg connection, in whatever transaction it is."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+        """Run `sql` in the caller's transaction; never commits."""
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(sql, arguments)
+            return await cursor.fetchall()
+
+
+class AsyncSqlAlchemyRunner:
+    """The caller's SQLAlchemy connection or session, in whatever transaction it is."""
+
+    def __init__(self, connection: Any, *, is_session: bool) -> None:
+        self._connection = connection
+        self._is_session = is_session
+
+    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+        """Run `sql` in the caller's transaction; never commits, nor flushes a session."""
+        connection = await self._connection.connection() if self._is_session else self._connection
+        check_dialect(connection.dialect)
+        result = await connection.exec_driver_sql(sql, dict(arguments))
+        rows: Rows = result.all()
+        return rows
+
+
+def runner_on(connection: Any) -> AsyncRunner:
+    """The runner for a connection that the caller brings. Raises: BadArgument."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return AsyncConnectionRunner(connection)
+    connections, sessions = async_sqlalchemy()
+    if isinstance(connection, connections):
+        return AsyncSqlAlchemyRunner(connection, is_session=False)
+    if isinstance(connection, sessions):
+        return AsyncSqlAlchemyRunner(connection, is_session=True)
+    raise BadArgument(
+        f"cannot work on a {type(connection).__module__}.{type(connection).__qualname__}",
+        detail={"field": "connection"},
+        hint="give a connection of psycopg, or a Connection or Session of SQLAlchemy with the "
+        "psycopg driver; their asyncio kinds to AsyncClient, the others to Client",
+    )

@@ -1,0 +1,140 @@
+"""JSON on its way to the database: checked here, where the path of a bad value is still known."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from hwqueue.errors import BadArgument
+
+MAX_DEPTH = 200
+"""Deeper nesting is refused: every reader of the payload would have to recurse as far."""
+
+MAX_BYTES = 104_857_600
+"""The largest payload limit a queue policy can set, and so the most that is worth sending."""
+
+MAX_INTEGER_BITS = 13_000
+"""Python refuses to write integers of more than 4300 digits."""
+
+
+def jsonb(value: Any, field: str) -> Jsonb:
+    """The value as a parameter of type jsonb.
+
+    Raises: BadArgument, with the path of what is not JSON (`params.a[3]`) or too large.
+    """
+    check_json(value, field)
+    return Jsonb(value, dumps=lambda checked: _dump(checked, field))
+
+
+def _dump(value: Any, field: str) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) > MAX_BYTES:
+        raise BadArgument(
+            f"{field} has {len(text)} bytes of JSON, the limit is {MAX_BYTES}",
+            detail={"field": field, "bytes": len(text), "limit": MAX_BYTES},
+            hint="store large data elsewhere and pass a reference",
+        )
+    return text
+
+
+def check_json(value: Any, path: str, depth: int = 0) -> None:
+    """Refuse what JSON or Postgres cannot hold, naming its path."""
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        check_text(value, path)
+    elif isinstance(value, int):
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise _refused(path, "has too many digits", "send it as a string")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _refused(path, f"is {value}, which JSON has no word for", "use null or a string")
+    elif isinstance(value, Mapping | list | tuple):
+        if depth >= MAX_DEPTH:
+            raise _refused(path, f"is nested more than {MAX_DEPTH} deep", "flatten it")
+        _check_members(value, path, depth)
+    else:
+        raise _refused(
+            path,
+            f"is a {type(value).__qualname__}, not JSON",
+            "convert it first: dataclasses, pydantic models, datetimes, UUIDs and Decimals are not "
+            "converted for you",
+        )
+
+
+def _check_members(
+    value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], path: str, depth: int
+) -> None:
+    if not isinstance(value, Mapping):
+        for index, member in enumerate(value):
+            check_json(member, f"{path}[{index}]", depth + 1)
+        return
+    for key, member in value.items():
+        if not isinstance(key, str):
+            raise _refused(path, f"has the key {key!r}, which is not a string", "use string keys")
+        check_text(key, f"{path} (key {key[:40]!r})")
+        check_json(member, f"{path}.{key}", depth + 1)
+
+
+def check_text(value: str, path: str) -> None:
+    """Refuse the two kinds of str that Postgres text cannot hold."""
+    if "\x00" in value:
+        raise _refused(path, "contains a NUL character", "remove it; binary data goes as base64")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _refused(
+                path, "contains a lone surrogate", "decode the bytes it came from properly"
+            ) from None
+
+
+def _refused(path: str, what: str, hint: str) -> BadArgument:
+    return BadArgument(f"{path} {what}", detail={"field": path}, hint=hint)
+
+
+# Members that belong to the user: never converted, so that a mistake in them is not papered over.
+_PAYLOADS = frozenset({"params", "result", "error", "headers", "labels"})
+
+
+def plain(value: Any, field: str) -> Any:
+    """The JSON form of an API object or mapping: ids, spans and times at the top converted."""
+    if hasattr(value, "as_json"):
+        value = value.as_json()
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _plain_member(key, member, field) for key, member in value.items()}
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None: those that are count as not given."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _plain_member(key: Any, value: Any, field: str) -> Any:
+    if key in _PAYLOADS:
+        return value
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return aware(value, f"{field}.{key}").isoformat()
+    return value
+
+
+def aware(value: datetime, field: str) -> datetime:
+    """The time itself. Raises: BadArgument when it has no time zone."""
+    if value.utcoffset() is None:
+        raise _refused(
+            field, "is a time without a time zone", "use datetime.now(UTC) or attach a tzinfo"
+        )
+    return value

@@ -1,0 +1,116 @@
+"""Result rows to the dataclasses of `hwqueue.types`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from hwqueue import types
+from hwqueue.calls import SETTLE_AND_CLAIM, Call
+
+Row = Sequence[Any]
+T = TypeVar("T")
+
+
+def decode(call: Call, kind: type[T], rows: Iterable[Row]) -> list[T]:
+    """The rows of a call, each as a `kind`, the row type of the call."""
+    assert call.row is kind
+    return [_build(kind, dict(zip(call.columns, row, strict=True))) for row in rows]
+
+
+def settled_and_claimed(rows: Iterable[Row]) -> types.SettledAndClaimed:
+    """The two kinds of rows of `settle_and_claim`, told apart."""
+    settled: list[types.Settled] = []
+    claimed: list[types.Claim] = []
+    for row in rows:
+        values = dict(zip(SETTLE_AND_CLAIM.columns, row, strict=True))
+        if values["kind"] == "settled":
+            settled.append(_build(types.Settled, _only(types.Settled, values)))
+        else:
+            claimed.append(_build(types.Claim, _only(types.Claim, values)))
+    settled.sort(key=lambda settlement: settlement.ordinal)
+    return types.SettledAndClaimed(settled=tuple(settled), claimed=tuple(claimed))
+
+
+def _only(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def _build(kind: type[T], values: dict[str, Any]) -> T:
+    for name, convert in _CONVERTERS.get(kind, {}).items():
+        if values[name] is not None:
+            values[name] = convert(values[name])
+    return kind(**values)
+
+
+def _assignment(value: Mapping[str, Any]) -> types.Assignment:
+    cpus = value.get("cpus")
+    return types.Assignment(
+        cpu_milli=value.get("cpu_milli", 0),
+        memory_mib=value.get("memory_mib", 0),
+        gpus=tuple(
+            types.AssignedGpu(
+                index=gpu["index"], resource_id=UUID(gpu["resource_id"]), model=gpu.get("model")
+            )
+            for gpu in value.get("gpus", ())
+        ),
+        gpu_milli=value.get("gpu_milli", 0),
+        custom=value.get("custom", {}),
+        cpus=None if cpus is None else tuple(cpus),
+        numa=value.get("numa"),
+    )
+
+
+def _attempts(value: Iterable[Mapping[str, Any]]) -> tuple[types.Attempt, ...]:
+    return tuple(
+        types.Attempt(
+            attempt=attempt["attempt"],
+            claim_token=attempt["claim_token"],
+            node_id=UUID(attempt["node_id"]),
+            outcome=attempt["outcome"],
+            claimed_at=datetime.fromisoformat(attempt["claimed_at"]),
+            ended_at=datetime.fromisoformat(attempt["ended_at"]),
+            error=attempt["error"],
+        )
+        for attempt in value
+    )
+
+
+def _gpus(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeGpu, ...]:
+    return tuple(
+        types.NodeGpu(
+            resource_id=UUID(gpu["resource_id"]),
+            model=gpu.get("model") or None,
+            memory_mib=gpu.get("memory_mib") or None,
+            milli_used=gpu["milli_used"],
+        )
+        for gpu in value
+    )
+
+
+def _reasons(value: Iterable[Mapping[str, Any]]) -> tuple[types.Reason, ...]:
+    return tuple(
+        types.Reason(
+            code=reason["code"],
+            permanent=reason["permanent"],
+            message=reason["message"],
+            predicate=reason.get("predicate"),
+        )
+        for reason in value
+    )
+
+
+_Converters = Mapping[str, Callable[[Any], Any]]
+_LEASE: _Converters = {"state": types.LeaseState}
+_CONVERTERS: Mapping[type, _Converters] = {
+    types.SpawnResult: _LEASE,
+    types.LeaseSummary: _LEASE,
+    types.Lease: {**_LEASE, "attempts": _attempts, "assignment": _assignment},
+    types.Claim: {"assignment": _assignment},
+    types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},
+    types.Heartbeat: {"verdict": types.Verdict},
+    types.Node: {"gpus": _gpus},
+    types.NodeMatch: {"reasons": _reasons},
+}

@@ -1,0 +1,5 @@
+"""A real Postgres server that comes with the package, for when no other one is named."""
+
+from hwqueue.embedded.server import EmbeddedServer, ServerStatus, default_data_dir
+
+__all__ = ["EmbeddedServer", "ServerStatus", "default_data_dir"]

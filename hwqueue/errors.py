@@ -1,0 +1,350 @@
+"""What can go wrong, one class for each outcome.
+
+HwqueueError
+  LeaseError
+    LeaseLost                QHL01  the claim is no longer yours: reaped, regranted, node superseded
+    LeaseCancelled           QHL02  the lease was cancelled
+    LeaseFinished            QHL03  the lease has ended already
+    LeaseNotFound            QHL04  no lease has this id
+    BadToken                 QHL05  the claim token was never granted for this lease
+    LeaseExists              QHL06  the lease id is taken
+    LeaseClaimed             QHL07  not while the lease is claimed
+  NodeError
+    NodeUnknown              QHN01  no node has this id
+    NodeNameTaken            QHN02  another node has this name
+    NodeSuperseded           QHN03  a newer registration of the node has taken over
+  QueueError
+    QueueUnknown             QHQ01  no queue has this name
+    QueueExists              QHQ02  the queue exists with another policy
+    QueueNotEmpty            QHQ03  the queue still holds leases
+  IdempotencyMismatch        QHT01  the idempotency key was used with other content
+  BadArgument                QHA01  an argument is malformed, or out of range
+  IsolationLevel             QHA02  the transaction is not read committed
+  ConstraintError
+    PlacementInvalid         QHC03  the placement is malformed
+    PlacementContradictory   QHC04  no node could ever meet the placement
+    NotSupported             QHC05  part of the grammar, but not served by this version
+  SchemaError
+    SchemaTooOld             QHS01  the database has an older schema than this package, or none
+    SchemaTooNew             QHS02  the database has a newer schema that this package cannot use
+  ConfigError                       a setting is missing or wrong
+  EmbeddedError                     the embedded server could not be set up or run
+
+Errors that are not about the queue (connection lost, deadlock, no permission) stay what the driver
+raised. After a lost connection the outcome of the call is unknown: see docs/reference/errors.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import psycopg
+
+__all__ = [
+    "BY_SQLSTATE",
+    "BadArgument",
+    "BadToken",
+    "ConfigError",
+    "ConstraintError",
+    "EmbeddedError",
+    "HwqueueError",
+    "IdempotencyMismatch",
+    "IsolationLevel",
+    "LeaseCancelled",
+    "LeaseClaimed",
+    "LeaseError",
+    "LeaseExists",
+    "LeaseFinished",
+    "LeaseLost",
+    "LeaseNotFound",
+    "NodeError",
+    "NodeNameTaken",
+    "NodeSuperseded",
+    "NodeUnknown",
+    "NotSupported",
+    "PlacementContradictory",
+    "PlacementInvalid",
+    "QueueError",
+    "QueueExists",
+    "QueueNotEmpty",
+    "QueueUnknown",
+    "SchemaError",
+    "SchemaTooNew",
+    "SchemaTooOld",
+    "translate",
+]
+
+
+class HwqueueError(Exception):
+    """Base of every error this package raises.
+
+    `sqlstate`: the code the server sent, or would have sent; None where there is none.
+    `detail`: facts for programs, such as `{"field": "options.placement.require[0].op"}`.
+    `hint`: what to do about it. `retryable`: whether the same call may succeed later.
+    """
+
+    default_sqlstate: ClassVar[str | None] = None
+    default_retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sqlstate: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+        hint: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate or self.default_sqlstate
+        self.detail: dict[str, Any] = dict(detail or {})
+        self.hint = hint
+        self.retryable = self.default_retryable if retryable is None else retryable
+        if hint:
+            self.add_note(f"hint: {hint}")
+
+    @property
+    def field(self) -> str | None:
+        """Path of the argument that was refused, such as `params.a[3]`; None where unknown."""
+        field = self.detail.get("field")
+        return field.removeprefix("p_") if isinstance(field, str) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {
+            "sqlstate": self.sqlstate,
+            "detail": self.detail,
+            "hint": self.hint,
+            "retryable": self.retryable,
+        }
+        return (_rebuild, (type(self), str(self), options))
+
+
+def _rebuild(kind: type[HwqueueError], message: str, options: dict[str, Any]) -> HwqueueError:
+    """Unpickle: exceptions with keyword-only arguments need a function that knows them."""
+    return kind(message, **options)
+
+
+class LeaseError(HwqueueError):
+    """The lease is not in a state, or not in your hands, for what was asked."""
+
+
+class LeaseLost(LeaseError):
+    """The claim is no longer yours: it was reaped, granted again, or its node was superseded."""
+
+    default_sqlstate = "QHL01"
+
+
+class LeaseCancelled(LeaseError):
+    """The lease was cancelled."""
+
+    default_sqlstate = "QHL02"
+
+
+class LeaseFinished(LeaseError):
+    """The lease has ended already."""
+
+    default_sqlstate = "QHL03"
+
+
+class LeaseNotFound(LeaseError):
+    """No lease has this id; it may have been pruned."""
+
+    default_sqlstate = "QHL04"
+
+
+class BadToken(LeaseError):
+    """The claim token was never granted for this lease."""
+
+    default_sqlstate = "QHL05"
+
+
+class LeaseExists(LeaseError):
+    """The lease id is taken."""
+
+    default_sqlstate = "QHL06"
+
+
+class LeaseClaimed(LeaseError):
+    """Not while the lease is claimed; the same call may succeed once the claim has ended."""
+
+    default_sqlstate = "QHL07"
+    default_retryable = True
+
+
+class NodeError(HwqueueError):
+    """The node is not registered as the call assumes."""
+
+
+class NodeUnknown(NodeError):
+    """No node has this id."""
+
+    default_sqlstate = "QHN01"
+
+
+class NodeNameTaken(NodeError):
+    """Another node has this name."""
+
+    default_sqlstate = "QHN02"
+
+
+class NodeSuperseded(NodeError):
+    """A newer registration of the node has taken over: this runtime must stop."""
+
+    default_sqlstate = "QHN03"
+
+
+class QueueError(HwqueueError):
+    """The queue is not there, or not as the call assumes."""
+
+
+class QueueUnknown(QueueError):
+    """No queue has this name."""
+
+    default_sqlstate = "QHQ01"
+
+
+class QueueExists(QueueError):
+    """The queue exists with another policy."""
+
+    default_sqlstate = "QHQ02"
+
+
+class QueueNotEmpty(QueueError):
+    """The queue still holds leases."""
+
+    default_sqlstate = "QHQ03"
+
+
+class IdempotencyMismatch(HwqueueError):
+    """The idempotency key was used before with other content."""
+
+    default_sqlstate = "QHT01"
+
+
+class BadArgument(HwqueueError):
+    """An argument is malformed or out of range; `field` says which."""
+
+    default_sqlstate = "QHA01"
+
+
+class IsolationLevel(HwqueueError):
+    """The function needs read committed, and the transaction is something else."""
+
+    default_sqlstate = "QHA02"
+
+
+class ConstraintError(HwqueueError):
+    """What the lease asks of its node cannot be served; `detail["class"]` names a refused class."""
+
+
+class PlacementInvalid(ConstraintError):
+    """The placement is malformed."""
+
+    default_sqlstate = "QHC03"
+
+
+class PlacementContradictory(ConstraintError):
+    """No node could ever meet the placement."""
+
+    default_sqlstate = "QHC04"
+
+
+class NotSupported(ConstraintError):
+    """Part of the grammar, but not served by this version: refused rather than ignored."""
+
+    default_sqlstate = "QHC05"
+
+
+class SchemaError(HwqueueError):
+    """The schema of the database does not fit this package."""
+
+
+class SchemaTooOld(SchemaError):
+    """The database has an older schema than this package, or none at all."""
+
+    default_sqlstate = "QHS01"
+
+
+class SchemaTooNew(SchemaError):
+    """The database has a newer schema that is not compatible with this package."""
+
+    default_sqlstate = "QHS02"
+
+
+class ConfigError(HwqueueError):
+    """A setting is missing or wrong."""
+
+
+class EmbeddedError(HwqueueError):
+    """The embedded server could not be set up or run."""
+
+
+BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
+    kind.default_sqlstate: kind
+    for family in (HwqueueError, LeaseError, NodeError, QueueError, ConstraintError, SchemaError)
+    for kind in family.__subclasses__()
+    if kind.default_sqlstate is not None
+}
+"""The class of every SQLSTATE that the SQL functions raise."""
+
+# What text and JSON give that Postgres cannot read; None: the driver refused to send it. Other data
+# errors come from within a function, and so are not the caller's.
+_UNREADABLE = (None, "22021", "22P02", "22P05")
+
+# The schema or one of its functions is missing: what a call on a database without hwqueue gives.
+_MISSING_IN_DATABASE = ("3F000", "42883")
+
+
+@contextmanager
+def translate() -> Iterator[None]:
+    """Turn driver errors about the queue into this package's own; leave all others alone.
+
+    Works on psycopg errors and on SQLAlchemy's wrapping of them. The psycopg error becomes the
+    `__cause__`.
+    """
+    try:
+        yield
+    except Exception as error:
+        # SQLAlchemy keeps the driver's error in `orig`
+        cause = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None)
+        ours = _own_error(cause) if isinstance(cause, psycopg.Error) else None
+        if ours is None:
+            raise
+        raise ours from cause
+
+
+def _own_error(error: psycopg.Error) -> HwqueueError | None:
+    """The error to raise instead of the driver's, or None if it is not about the queue."""
+    sqlstate, diag = error.sqlstate, error.diag
+    message = diag.message_primary or str(error)
+    if sqlstate is not None and sqlstate.startswith("QH"):
+        # a code that a newer schema has added still is one of ours
+        kind = BY_SQLSTATE.get(sqlstate, HwqueueError)
+        return kind(
+            message, sqlstate=sqlstate, detail=_facts(diag.message_detail), hint=diag.message_hint
+        )
+    if isinstance(error, psycopg.DataError) and sqlstate in _UNREADABLE:
+        return BadArgument(
+            message,
+            sqlstate=sqlstate,
+            hint=diag.message_hint or diag.message_detail or "see the cause for the driver's words",
+        )
+    if sqlstate in _MISSING_IN_DATABASE and "hwqueue" in message:
+        return SchemaTooOld(
+            f"the database lacks what this package calls: {message}",
+            sqlstate=sqlstate,
+            hint="install or upgrade the schema: hwqueue db upgrade",
+        )
+    return None
+
+
+def _facts(detail: str | None) -> dict[str, Any]:
+    """The DETAIL of one of our errors: always a JSON object, unless something rewrote it."""
+    try:
+        facts = json.loads(detail or "{}")
+    except ValueError:
+        facts = None
+    return facts if isinstance(facts, dict) else {"text": detail}

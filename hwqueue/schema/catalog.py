@@ -1,0 +1,49 @@
+"""Read what the schema holds, as facts that can be compared and kept in a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from hwqueue.schema.files import statement
+
+# By kind ("function"), then by name ("spawn_lease(text, text, jsonb, jsonb, integer)").
+Catalog = dict[str, dict[str, dict[str, Any]]]
+
+
+def read_catalog(connection: psycopg.Connection) -> Catalog:
+    """Everything in schema `hwqueue`."""
+    catalog: Catalog = {}
+    with connection.transaction():
+        connection.execute("set local search_path = pg_catalog")
+        for kind, name, facts in connection.execute(statement("catalog")):
+            catalog.setdefault(kind, {})[name] = facts
+    return catalog
+
+
+def write_manifest(path: Path, catalog: Catalog, server_major: int) -> None:
+    """Keep a catalog as the expected one: JSON with a line for each object, for its diff."""
+    objects = [
+        f"  {json.dumps([kind, name, catalog[kind][name]], sort_keys=True)}"
+        for kind in sorted(catalog)
+        for name in sorted(catalog[kind])
+    ]
+    lines = [
+        "{",
+        f' "server_major": {server_major},',
+        ' "objects": [',
+        ",\n".join(objects),
+        " ]",
+        "}",
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def load_manifest(path: Path) -> tuple[Catalog, int]:
+    """The expected catalog, and the major version of the server that it was read from."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    catalog: Catalog = {}
+    for kind, name, facts in content["objects"]:
+        catalog.setdefault(kind, {})[name] = facts
+    return catalog, content["server_major"]

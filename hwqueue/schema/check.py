@@ -1,0 +1,91 @@
+"""Compare what a database holds with what this package installs."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from hwqueue.schema.catalog import Catalog, load_manifest, read_catalog
+from hwqueue.schema.files import SHIPPED, Sources
+from hwqueue.schema.state import Installed, head_revision, is_current, read_installed
+
+MANIFEST = "schema.manifest.json"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One thing that is not as installed. `facts` names what differs, when `problem` is that."""
+
+    kind: str
+    name: str
+    problem: Literal["missing", "unexpected", "differs"]
+    facts: dict[str, tuple[Any, Any]]
+
+    def __str__(self) -> str:
+        found = (f"{fact} is {now!r}, not {then!r}" for fact, (then, now) in self.facts.items())
+        return f"{self.kind} {self.name}: {self.problem}" + "".join(f"; {text}" for text in found)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found. `installed` is None when the database has no hwqueue schema."""
+
+    installed: Installed | None
+    expected_revision: str
+    current: bool
+    drifts: tuple[Drift, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing to upgrade and nothing changed by hand."""
+        return self.current and not self.drifts
+
+
+def check(dsn: str, *, sources: Sources = SHIPPED) -> CheckReport:
+    """Compare functions, tables, columns, constraints, indexes, views and grants; changes nothing.
+
+    Grants are not compared where roles were left out. The text of a view is only compared on
+    the major version of the server that the manifest was made on, as each prints its own.
+    """
+    with psycopg.connect(dsn) as connection:
+        installed = read_installed(connection)
+        drifts: tuple[Drift, ...] = ()
+        if installed is not None:
+            expected, major = load_manifest(sources.sql / MANIFEST)
+            ignored = set() if installed.roles_installed else {"grants"}
+            if connection.info.server_version // 10000 != major:
+                ignored.add("view_definition")
+            drifts = compare(expected, read_catalog(connection), ignored=ignored)
+    return CheckReport(
+        installed=installed,
+        expected_revision=head_revision(sources),
+        current=is_current(installed, sources),
+        drifts=drifts,
+    )
+
+
+def compare(
+    expected: Catalog, found: Catalog, *, ignored: set[str] | None = None
+) -> tuple[Drift, ...]:
+    """Every difference between two catalogs, by kind and name; `ignored` are names of facts."""
+    drifts = []
+    for kind in sorted(expected.keys() | found.keys()):
+        then, now = expected.get(kind, {}), found.get(kind, {})
+        for name in sorted(then.keys() | now.keys()):
+            if name not in now:
+                drifts.append(Drift(kind, name, "missing", {}))
+            elif name not in then:
+                drifts.append(Drift(kind, name, "unexpected", {}))
+            elif facts := _differences(then[name], now[name], ignored or set()):
+                drifts.append(Drift(kind, name, "differs", facts))
+    return tuple(drifts)
+
+
+def _differences(
+    then: dict[str, Any], now: dict[str, Any], ignored: set[str]
+) -> dict[str, tuple[Any, Any]]:
+    return {
+        fact: (then.get(fact), now.get(fact))
+        for fact in sorted((then.keys() | now.keys()) - ignored)
+        if then.get(fact) != now.get(fact)
+    }

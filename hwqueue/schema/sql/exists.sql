@@ -1,0 +1,1 @@
+select to_regclass('hwqueue.schema_info') is not null

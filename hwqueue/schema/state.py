@@ -1,0 +1,120 @@
+"""What is installed in a database, and whether this package can work with it."""
+
+import importlib.metadata
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from packaging.version import Version
+from psycopg.rows import class_row
+
+from hwqueue.errors import SchemaTooNew, SchemaTooOld
+from hwqueue.schema.bundle import load_bundle
+from hwqueue.schema.files import SHIPPED, Sources, statement
+from hwqueue.types import SchemaVersion
+
+HEAD = "hwqueue@head"
+
+
+@dataclass(frozen=True)
+class Installed(SchemaVersion):
+    """The row of `hwqueue.schema_info`."""
+
+    roles_installed: bool
+    applied_at: datetime
+
+
+def package_version() -> str:
+    """The version of this package."""
+    return importlib.metadata.version("hwqueue")
+
+
+def alembic_config(sources: Sources = SHIPPED) -> Config:
+    """Alembic's settings; made here, so that no alembic.ini has to be found at run time."""
+    config = Config()
+    config.set_main_option("script_location", str(sources.migrations).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def head_revision(sources: Sources = SHIPPED) -> str:
+    """The newest revision that this package brings."""
+    head = ScriptDirectory.from_config(alembic_config(sources)).get_revision(HEAD)
+    assert head is not None
+    return head.revision
+
+
+def read_version(connection: psycopg.Connection) -> SchemaVersion | None:
+    """What is installed; None when nothing is. Any role of the queue may ask.
+
+    SQL: hwqueue.schema_version.
+    """
+    try:
+        with (
+            connection.transaction(),
+            connection.cursor(row_factory=class_row(SchemaVersion)) as cursor,
+        ):
+            return cursor.execute(statement("version")).fetchone()
+    except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction):
+        return None
+
+
+def read_installed(connection: psycopg.Connection) -> Installed | None:
+    """What is installed; None when nothing is. For the schema's owner."""
+    exists = connection.execute(statement("exists")).fetchone()
+    if exists is None or not exists[0]:
+        return None
+    with connection.cursor(row_factory=class_row(Installed)) as cursor:
+        return cursor.execute(statement("state")).fetchone()
+
+
+def is_current(installed: SchemaVersion | None, sources: Sources = SHIPPED) -> bool:
+    """Whether the tables and functions are the ones of `sources`."""
+    return (
+        installed is not None
+        and installed.revision == head_revision(sources)
+        and installed.bundle_sha256 == load_bundle(sources).sha256
+    )
+
+
+def require_compatible(connection: psycopg.Connection) -> None:
+    """Refuse to work with a schema that is older than this package, or breaks with it.
+
+    A newer schema is fine within one major version: the functions that a release's clients
+    call stay callable, so that databases can be upgraded before workers.
+
+    Raises:
+        SchemaTooOld: nothing is installed, or an upgrade is due.
+        SchemaTooNew: the schema was installed by a later major version.
+        psycopg.errors.InsufficientPrivilege: the user has none of the queue's roles.
+
+    SQL: hwqueue.schema_version.
+    """
+    installed = read_version(connection)
+    if installed is None:
+        raise SchemaTooOld(
+            f"database {connection.info.dbname} has no hwqueue schema",
+            hint="install it: hwqueue db upgrade",
+        )
+    refuse_incompatible(installed)
+
+
+def refuse_incompatible(installed: SchemaVersion) -> None:
+    """The rule of `require_compatible`, for who has asked the database already.
+
+    Raises:
+        SchemaTooOld, SchemaTooNew: as there.
+    """
+    ours, theirs = Version(package_version()), Version(installed.package_version)
+    if theirs.major > ours.major:
+        raise SchemaTooNew(
+            f"the schema was installed by hwqueue {theirs}, this is {ours}",
+            hint=f"upgrade the package: pip install 'hwqueue>={theirs}'",
+        )
+    if theirs <= ours and not is_current(installed):
+        raise SchemaTooOld(
+            f"the schema was installed by hwqueue {theirs} and this is {ours}: an upgrade is due",
+            hint="upgrade the schema: hwqueue db upgrade",
+        )

@@ -1,0 +1,39 @@
+"""The steps of an upgrade, called by migrations/env.py in the order given there."""
+
+from collections.abc import Callable
+
+from psycopg import sql
+
+from hwqueue.schema.bundle import load_bundle
+from hwqueue.schema.files import Sources, statement
+from hwqueue.schema.state import head_revision, package_version
+
+# Runs a script of several statements, or prints it.
+Emit = Callable[[str], None]
+
+
+def drop_views(emit: Emit) -> None:
+    """Drop all our views: a table cannot change under one, and the function files make them."""
+    emit(statement("drop_views"))
+
+
+def apply_bundle(emit: Emit, sources: Sources) -> None:
+    """Apply every function file again."""
+    for name, text in load_bundle(sources).files.items():
+        emit(f"-- sql/{name}\n{text}")
+
+
+def apply_grants(emit: Emit, sources: Sources) -> None:
+    """Make the roles and grant them what they need; last, as a new function is open to all."""
+    emit(load_bundle(sources).grants)
+
+
+def write_info(emit: Emit, sources: Sources, *, roles: bool) -> None:
+    """Note what is installed now in `hwqueue.schema_info`."""
+    text = sql.SQL(statement("write_info")).format(
+        revision=head_revision(sources),
+        bundle_sha256=load_bundle(sources).sha256,
+        package_version=package_version(),
+        roles_installed=roles,
+    )
+    emit(text.as_string())

@@ -1,0 +1,54 @@
+"""What the other types are made of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+Json = Any
+"""None, bool, int, float, str, list, tuple or dict with str keys: nothing is converted for you."""
+
+
+class AsJson(Protocol):
+    """Anything with a JSON form of its own, such as a `Placement`."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        ...
+
+
+class LeaseState(StrEnum):
+    """The life of a lease; the first three are open, the others final unless requeued."""
+
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    CLAIMED = "claimed"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Verdict(StrEnum):
+    """What a heartbeat or a settlement found the claim to be.
+
+    Heartbeats: ok, lost, cancelled, preempted. Settlements: ok, lost, cancelled, finished,
+    bad_token.
+    """
+
+    OK = "ok"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    BAD_TOKEN = "bad_token"
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def seconds(span: timedelta | None) -> float | None:
+    """The span in seconds; None stays None."""
+    return None if span is None else span.total_seconds()

@@ -1,0 +1,165 @@
+"""Claims: what a node is given, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from hwqueue.types.base import Json, LeaseState, Verdict, given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedGpu:
+    """A device set aside for a claim; `index` is its position in the node's `gpus`."""
+
+    index: int
+    resource_id: UUID
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a claim set aside on its node.
+
+    gpu_milli: thousandths of each device; 1000 for whole ones, 0 without GPUs. custom: amounts of
+    the node's own countables. cpus, numa: which CPUs, and on which memory; None unless pinned.
+    """
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpus: tuple[AssignedGpu, ...] = ()
+    gpu_milli: int = 0
+    custom: Mapping[str, int] = field(default_factory=dict)
+    cpus: tuple[int, ...] | None = None
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A lease granted to a node until `expires_at`, unless heartbeated.
+
+    claim_token: the fence; it rises with every grant of the lease. assignment: None when nothing is
+    counted for it.
+    """
+
+    lease_id: UUID
+    claim_token: int
+    attempt: int
+    queue: str
+    task_name: str
+    params: Json
+    headers: Mapping[str, Any] | None
+    score: float
+    expires_at: datetime
+    assignment: Assignment | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a claim ended, for `settle_and_claim`. Made by `complete`, `fail` and `release`."""
+
+    lease_id: UUID | str
+    claim_token: int
+    outcome: str
+    result: Json = None
+    error: Json = None
+    retry: bool = True
+    retry_at: datetime | None = None
+    delay: timedelta | None = None
+
+    @classmethod
+    def complete(cls, lease_id: UUID | str, claim_token: int, *, result: Json = None) -> Settlement:
+        """The lease is done; `result` is kept with it."""
+        return cls(lease_id=lease_id, claim_token=claim_token, outcome="complete", result=result)
+
+    @classmethod
+    def fail(
+        cls,
+        lease_id: UUID | str,
+        claim_token: int,
+        *,
+        error: Mapping[str, Any],
+        retry: bool = True,
+        retry_at: datetime | None = None,
+    ) -> Settlement:
+        """The attempt failed; with `retry` False the lease is dead. `retry_at`: its policy's."""
+        return cls(
+            lease_id=lease_id,
+            claim_token=claim_token,
+            outcome="fail",
+            error=error,
+            retry=retry,
+            retry_at=retry_at,
+        )
+
+    @classmethod
+    def release(
+        cls, lease_id: UUID | str, claim_token: int, *, delay: timedelta | None = None
+    ) -> Settlement:
+        """Hand the lease back, no attempt used up; not claimable before `delay` has passed."""
+        return cls(lease_id=lease_id, claim_token=claim_token, outcome="release", delay=delay)
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take, without what the outcome has no use for."""
+        common = {
+            "lease_id": self.lease_id,
+            "claim_token": self.claim_token,
+            "outcome": self.outcome,
+        }
+        if self.outcome == "fail":
+            failed = {"error": self.error, "retry": self.retry}
+            return common | failed | given(retry_at=self.retry_at)
+        return common | given(result=self.result, delay=self.delay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What became of one settlement; `state`: of the lease now, None if there is no such lease."""
+
+    ordinal: int
+    lease_id: UUID
+    verdict: Verdict
+    state: LeaseState | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledAndClaimed:
+    """The answer of `settle_and_claim`: settlements in the order given, claims best first."""
+
+    settled: tuple[Settled, ...]
+    claimed: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a heartbeat found one claim to be; `expires_at` is its new end, None when it is lost."""
+
+    lease_id: UUID
+    verdict: Verdict
+    expires_at: datetime | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimHint:
+    """After an empty claim: when to ask again, and how many classes wait for which reason.
+
+    retry_after: None when nothing is known that time alone would change.
+    """
+
+    retry_after: timedelta | None
+    reasons: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A lease that records work already running, and the token of its claim."""
+
+    lease_id: UUID
+    claim_token: int
+    shard_id: int

@@ -1,0 +1,134 @@
+"""Leases: what is spawned, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+from uuid import UUID
+
+from hwqueue.types.base import AsJson, Json, LeaseState
+from hwqueue.types.claims import Assignment
+from hwqueue.types.queues import RetryPolicy
+
+
+class SpawnOptions(TypedDict, total=False):
+    """Options of a spawn; what is None counts as not given.
+
+    lease_id: your own id; one that exists is an error. affinity_tags: node labels must contain
+    them; ANDed with `placement`. affinity_with, anti_affinity_with: prefer that node, prefer any
+    other. priority: -32768..32767, higher runs first. labels: of the lease, text to text.
+    available_at or delay: not claimable before. deadline: not claimed by then, it fails.
+    idempotency_key: unique per shard, tenant and queue; the same key with the same content gives
+    the first lease. headers: carried along, not interpreted. notify: False lets workers find the
+    lease when they next poll.
+    """
+
+    lease_id: UUID | str | None
+    placement: AsJson | Mapping[str, Any] | None
+    affinity_tags: Mapping[str, Any] | None
+    affinity_with: UUID | str | None
+    anti_affinity_with: UUID | str | None
+    priority: int | None
+    tenant: str | None
+    service_id: UUID | str | None
+    labels: Mapping[str, str] | None
+    available_at: datetime | None
+    delay: timedelta | None
+    max_attempts: int | None
+    retry: RetryPolicy | Mapping[str, Any] | None
+    claim_timeout: timedelta | None
+    deadline: datetime | None
+    idempotency_key: str | None
+    headers: Mapping[str, Any] | None
+    notify: bool | None
+
+
+class LeaseChanges(TypedDict, total=False):
+    """What `update_lease` may change; None takes away (no placement, no labels, no deadline)."""
+
+    placement: AsJson | Mapping[str, Any] | None
+    labels: Mapping[str, str] | None
+    priority: int
+    available_at: datetime
+    deadline: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSpec:
+    """One lease of a `spawn_leases` batch."""
+
+    task: str
+    params: Json = field(default_factory=dict)
+    options: SpawnOptions | Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnResult:
+    """A spawned lease; `created` is False when the idempotency key had it already."""
+
+    lease_id: UUID
+    created: bool
+    state: LeaseState
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A claim that ended without completing the lease.
+
+    outcome: failed, expired, superseded, released or cancelled.
+    """
+
+    attempt: int
+    claim_token: int
+    node_id: UUID
+    outcome: str
+    claimed_at: datetime
+    ended_at: datetime
+    error: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSummary:
+    """A lease without its payload.
+
+    claim_token, node_id and expires_at are those of the running claim; stop_reason says why it was
+    asked to stop. attempt: how many have been used up, the running one included.
+    """
+
+    lease_id: UUID
+    shard_id: int
+    queue: str
+    task_name: str
+    state: LeaseState
+    priority: int
+    tenant: str
+    service_id: UUID | None
+    labels: Mapping[str, str]
+    placement: Mapping[str, Any]
+    headers: Mapping[str, Any] | None
+    attempt: int
+    max_attempts: int
+    available_at: datetime
+    deadline: datetime | None
+    created_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime | None
+    node_id: UUID | None
+    claim_token: int | None
+    error: Json
+    idempotency_key: str | None
+    stop_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease(LeaseSummary):
+    """All that is known about a lease. assignment: of the running claim."""
+
+    params: Json
+    result: Json
+    attempts: tuple[Attempt, ...]
+    assignment: Assignment | None

@@ -1,0 +1,122 @@
+"""Nodes: what they are, and what they may run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from hwqueue.types.base import given, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A device of a node; leases and assignments name it by `resource_id`, unique everywhere."""
+
+    resource_id: UUID | str
+    model: str | None = None
+    memory_mib: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        resource_id = str(self.resource_id)
+        return given(resource_id=resource_id, model=self.model, memory_mib=self.memory_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """What a node is, for `register_node`.
+
+    instance_id: one per start of the runtime; a new one fences the older. heartbeat_timeout: the
+    node counts as dead after it; None: 45 s. labels: what placements look at. rack: below 2^32.
+    cpu_milli, memory_mib: None: not counted. custom: the node's own countables. cores: dicts of
+    core, numa, threads. gpus: a device's position is its index in assignments. resources: ids of
+    what else is attached. slots: most claims at a time; None: no limit. keep_claims: claims of an
+    older instance go on instead of ending at once.
+    """
+
+    name: str
+    instance_id: str
+    heartbeat_timeout: timedelta | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    rack: int | None = None
+    cpu_milli: int | None = None
+    memory_mib: int | None = None
+    custom: Mapping[str, int] = field(default_factory=dict)
+    cores: Sequence[Mapping[str, Any]] = ()
+    gpus: Sequence[Gpu] = ()
+    resources: Sequence[UUID | str] = ()
+    slots: int | None = None
+    keep_claims: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        capacity = given(cpu_milli=self.cpu_milli, memory_mib=self.memory_mib)
+        return given(
+            name=self.name,
+            instance_id=self.instance_id,
+            heartbeat_timeout=seconds(self.heartbeat_timeout),
+            labels=self.labels,
+            rack=self.rack,
+            capacity=capacity | dict(self.custom) or None,
+            cores=list(self.cores) or None,
+            gpus=[gpu.as_json() for gpu in self.gpus] or None,
+            resources=[str(resource) for resource in self.resources] or None,
+            slots=self.slots,
+            keep_claims=self.keep_claims or None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpu:
+    """A device of a registered node; `milli_used`: thousandths set aside."""
+
+    resource_id: UUID
+    model: str | None
+    memory_mib: int | None
+    milli_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A registered node. live: seen within its heartbeat timeout. claims: running now."""
+
+    node_id: UUID
+    shard_id: int
+    name: str
+    node_epoch: int
+    live: bool
+    seen_at: datetime
+    cordoned: bool
+    draining: bool
+    labels: Mapping[str, Any]
+    rack: int | None
+    capacity: Mapping[str, int]
+    used: Mapping[str, int]
+    gpus: tuple[NodeGpu, ...]
+    slots: int | None
+    claims: int
+    registered_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a node may not run something. predicate: the path of the failed expression, if any."""
+
+    code: str
+    permanent: bool
+    message: str
+    predicate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMatch:
+    """What a node is to a placement; not eligible, `reasons` says why, and `score` only what if."""
+
+    node_id: UUID
+    node_name: str
+    eligible: bool
+    score: float
+    reasons: tuple[Reason, ...]

@@ -1,0 +1,98 @@
+"""Queues and their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hwqueue.types.base import given, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """When a failed lease runs again; what is None is the database's default.
+
+    kind: `exponential`, `fixed` or `none`. base: wait before attempt 2. factor: 1..100, growth per
+    attempt. max: longest wait. jitter: 0..1, the part of a wait that is random.
+    """
+
+    kind: str = "exponential"
+    base: timedelta | None = None
+    factor: float | None = None
+    max: timedelta | None = None
+    jitter: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        return given(
+            kind=self.kind,
+            base=seconds(self.base),
+            factor=self.factor,
+            max=seconds(self.max),
+            jitter=self.jitter,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """How a queue treats its leases; what is None is left as it is, or at its default.
+
+    claim_timeout: a claim without heartbeat ends after it. heartbeat_interval: how often workers
+    beat; a quarter of the timeout. poll_interval: how often idle workers ask. ageing_step: waiting
+    this long is worth one priority; zero: off. notify: whether spawns wake workers. reap_grace:
+    added to expired claims. max_params_bytes, max_result_bytes: of the JSON text. window, probe:
+    how far a claim looks. weights: of the score, keys affinity, fit, spread. retain_completed,
+    retain_failed: how long finished leases are kept.
+    """
+
+    claim_timeout: timedelta | None = None
+    heartbeat_interval: timedelta | None = None
+    poll_interval: timedelta | None = None
+    max_attempts: int | None = None
+    retry: RetryPolicy | Mapping[str, Any] | None = None
+    ageing_step: timedelta | None = None
+    notify: bool | None = None
+    reap_grace: timedelta | None = None
+    max_params_bytes: int | None = None
+    max_result_bytes: int | None = None
+    window: int | None = None
+    probe: int | None = None
+    weights: Mapping[str, float] | None = None
+    retain_completed: timedelta | None = None
+    retain_failed: timedelta | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        retry = self.retry.as_json() if isinstance(self.retry, RetryPolicy) else self.retry
+        return given(
+            claim_timeout=seconds(self.claim_timeout),
+            heartbeat_interval=seconds(self.heartbeat_interval),
+            poll_interval=seconds(self.poll_interval),
+            max_attempts=self.max_attempts,
+            retry=retry,
+            ageing_step=seconds(self.ageing_step),
+            notify=self.notify,
+            reap_grace=seconds(self.reap_grace),
+            max_params_bytes=self.max_params_bytes,
+            max_result_bytes=self.max_result_bytes,
+            window=self.window,
+            probe=self.probe,
+            weights=self.weights,
+            retain_completed=seconds(self.retain_completed),
+            retain_failed=seconds(self.retain_failed),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue, the number of its open leases by state, and its policy (spans in seconds)."""
+
+    queue: str
+    paused: bool
+    pending: int
+    scheduled: int
+    claimed: int
+    policy: Mapping[str, Any]
+    shard_id: int

@@ -1,0 +1,199 @@
+"""What the machine says about itself: labels, capacity, cores, GPUs.
+
+Labels are few on purpose: nodes with equal labels share one profile in the database, so a label
+that is different on every machine (a host name, a serial number) would cost each its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psutil
+
+from hwqueue.types import Gpu
+
+_log = logging.getLogger("hwqueue.worker")
+
+_MIB = 1024 * 1024
+_NUMA_ROOT = Path("/sys/devices/system/node")
+_CPU_ROOT = Path("/sys/devices/system/cpu")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found.
+
+    Attributes:
+        labels: `os` ("linux", "darwin"), `arch` ("x86_64", "arm64") and, when all GPUs are of one
+            model, `gpu_model`.
+        capacity: `cpu_milli` (1000 per logical CPU that this process may use) and `memory_mib`.
+        cores: Physical cores as `{"core": n, "numa": n, "threads": [cpu, ...]}`; empty where the
+            system does not tell.
+        gpus: NVIDIA GPUs, without those split by MIG.
+    """
+
+    labels: Mapping[str, str]
+    capacity: Mapping[str, int]
+    cores: tuple[Mapping[str, Any], ...]
+    gpus: tuple[Gpu, ...]
+
+
+def detect_machine() -> Machine:
+    """Look at the machine this process runs on."""
+    gpus = detect_gpus()
+    return Machine(
+        labels=detect_labels(gpus),
+        capacity=detect_capacity(),
+        cores=detect_cores(),
+        gpus=gpus,
+    )
+
+
+def detect_labels(gpus: tuple[Gpu, ...] = ()) -> dict[str, str]:
+    """The labels listed at `Machine.labels`."""
+    labels = {"os": platform.system().lower(), "arch": platform.machine().lower()}
+    models = {gpu.model for gpu in gpus if gpu.model is not None}
+    if len(models) == 1:
+        labels["gpu_model"] = models.pop()
+    return labels
+
+
+def detect_capacity(cgroup_root: Path = _CGROUP_ROOT) -> dict[str, int]:
+    """CPU time and memory that this process may use.
+
+    The container's limits (cgroup v2) count where they are lower than the machine's, and so does
+    the CPU affinity that the process was started with.
+    """
+    cpu_milli = len(_usable_cpus()) * 1000
+    memory_bytes = psutil.virtual_memory().total
+    quota = _read(cgroup_root / "cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        cpu_milli = min(cpu_milli, int(quota[0]) * 1000 // int(quota[1]))
+    limit = _read(cgroup_root / "memory.max").strip()
+    if limit.isdigit():
+        memory_bytes = min(memory_bytes, int(limit))
+    return {"cpu_milli": cpu_milli, "memory_mib": memory_bytes // _MIB}
+
+
+def detect_cores(
+    numa_root: Path = _NUMA_ROOT, cpu_root: Path = _CPU_ROOT
+) -> tuple[Mapping[str, Any], ...]:
+    """Physical cores, their NUMA node and their hardware threads, from Linux's `/sys`.
+
+    psutil knows neither NUMA nor which threads share a core. Empty where `/sys` says nothing. A
+    core is named by the lowest of its threads; threads this process may not use are left out.
+    """
+    numa_of = _numa_of_cpu(numa_root)
+    usable = _usable_cpus()
+    cores: dict[int, set[int]] = {}
+    for cpu in usable:
+        siblings = _read(cpu_root / f"cpu{cpu}/topology/thread_siblings_list")
+        if not siblings.strip():
+            return ()
+        cores.setdefault(min(parse_cpu_list(siblings)), set()).add(cpu)
+    return tuple(
+        {"core": core, "numa": numa_of.get(core, 0), "threads": sorted(threads)}
+        for core, threads in sorted(cores.items())
+    )
+
+
+def detect_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+    """NVIDIA GPUs through NVML; none where its library or driver is missing.
+
+    GPUs split by MIG are left out (a share of such a device is not a device), and so are those
+    that `CUDA_VISIBLE_DEVICES` hides from this process.
+    """
+    try:
+        import pynvml  # noqa: PLC0415  (loaded late: a node without GPUs needs no NVML)
+    except ImportError:
+        return ()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        _log.debug("no NVIDIA GPUs: %s", error)
+        return ()
+    try:
+        found = [_read_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        _log.warning("GPUs are not declared, NVML failed: %s", error)
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    return tuple(
+        gpu
+        for index, gpu in enumerate(found)
+        if gpu is not None and (visible is None or _is_visible(visible, index, gpu))
+    )
+
+
+def _read_gpu(nvml: Any, index: int) -> Gpu | None:
+    """One device, or None when it is split by MIG."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        current_mode, _pending_mode = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError_NotSupported:
+        current_mode = nvml.NVML_DEVICE_MIG_DISABLE
+    name = str(nvml.nvmlDeviceGetUUID(handle))
+    if current_mode == nvml.NVML_DEVICE_MIG_ENABLE:
+        _log.info("GPU %s is split by MIG and is not declared", name)
+        return None
+    return Gpu(
+        resource_id=UUID(name.removeprefix("GPU-")),
+        model=str(nvml.nvmlDeviceGetName(handle)),
+        memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+    )
+
+
+def _is_visible(visible: str, index: int, gpu: Gpu) -> bool:
+    """Whether a `CUDA_VISIBLE_DEVICES` value lists the device by number or by (start of) UUID."""
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry == str(index):
+            return True
+        if entry.startswith("GPU-") and cuda_name(gpu).startswith(entry):
+            return True
+    return False
+
+
+def cuda_name(gpu: Gpu) -> str:
+    """What `CUDA_VISIBLE_DEVICES` calls a detected GPU."""
+    return f"GPU-{gpu.resource_id}"
+
+
+def _usable_cpus() -> list[int]:
+    """Logical CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(psutil.cpu_count() or 1))
+
+
+def _numa_of_cpu(numa_root: Path) -> dict[int, int]:
+    return {
+        cpu: int(folder.name.removeprefix("node"))
+        for folder in numa_root.glob("node[0-9]*")
+        for cpu in parse_cpu_list(_read(folder / "cpulist"))
+    }
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """The kernel's list format: "0-3,8" is [0, 1, 2, 3, 8]."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""

@@ -1,0 +1,106 @@
+"""Telling the database that the node lives and which claims it works on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+
+from hwqueue.errors import HwqueueError, NodeSuperseded
+from hwqueue.types import Claim
+from hwqueue.worker.runner import Runner, StopReason
+from hwqueue.worker.session import NodeSession
+
+_log = logging.getLogger("hwqueue.worker")
+
+_SHORTEST_SECONDS = 0.25
+_JITTER = 0.1
+
+_REASON_OF_VERDICT = {
+    "cancelled": StopReason.CANCELLED,
+    "preempted": StopReason.PREEMPTED,
+    "lost": StopReason.LOST,
+}
+
+
+class HeartbeatLoop:
+    """One statement for all claims, often enough for the one that ends first.
+
+    Args:
+        session: Sends it.
+        runner: Has the claims, and stops those that the answer says to stop.
+        interval: Longest wait between two heartbeats.
+    """
+
+    def __init__(self, session: NodeSession, runner: Runner, interval: timedelta) -> None:
+        self._session = session
+        self._runner = runner
+        self._interval = interval.total_seconds()
+        self._due_at = 0.0
+        self._sooner = asyncio.Event()
+
+    def watch(self, claims: Iterable[Claim]) -> None:
+        """Make sure that the next heartbeat comes in time for new claims."""
+        ends_at = min((claim.expires_at for claim in claims), default=None)
+        if ends_at is None:
+            return
+        due_at = self._loop_time() + self._wait_for(ends_at)
+        if due_at < self._due_at:
+            self._due_at = due_at
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        self._due_at = self._loop_time() + self._interval
+        while True:
+            await self._until_due()
+            try:
+                await self._beat()
+            except NodeSuperseded:
+                return  # the session has told everybody
+            except (HwqueueError, psycopg.Error):
+                _log.exception("the heartbeat was refused; the next one follows")
+                self._due_at = self._loop_time() + self._interval
+
+    async def _until_due(self) -> None:
+        while (left := self._due_at - self._loop_time()) > 0:
+            self._sooner.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._sooner.wait()
+            except TimeoutError:
+                return
+
+    async def _beat(self) -> None:
+        """Send one heartbeat, pass its verdicts on, and fix the time of the next."""
+        claims = [execution.claim for execution in self._runner.running]
+        answers = await self._session.heartbeat(claims)
+        token_of = {claim.lease_id: claim.claim_token for claim in claims}
+        self._runner.stop_claims(
+            {
+                (answer.lease_id, token_of[answer.lease_id]): _REASON_OF_VERDICT[answer.verdict]
+                for answer in answers
+                if answer.verdict in _REASON_OF_VERDICT
+            }
+        )
+        ends = [answer.expires_at for answer in answers if answer.verdict == "ok"]
+        waits = [self._wait_for(ends_at) for ends_at in ends if ends_at is not None]
+        wait = min(waits, default=self._interval)
+        self._due_at = self._loop_time() + wait * random.uniform(1 - _JITTER, 1)
+
+    def _wait_for(self, ends_at: datetime) -> float:
+        """Seconds until a claim that ends then should be heartbeated: a quarter of what is left.
+
+        It compares the database's clock with this machine's: a claim timeout has to be well above
+        the difference between the two, as between any two nodes.
+        """
+        left = (ends_at - datetime.now(UTC)).total_seconds()
+        return min(self._interval, max(left / 4, _SHORTEST_SECONDS))
+
+    @staticmethod
+    def _loop_time() -> float:
+        return asyncio.get_running_loop().time()

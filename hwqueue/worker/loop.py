@@ -1,0 +1,126 @@
+"""The claim loop: settle what has ended, claim for the free slots, wait for either to change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import psycopg
+
+from hwqueue.errors import HwqueueError, NodeSuperseded
+from hwqueue.worker.heartbeat import HeartbeatLoop
+from hwqueue.worker.runner import Ended, Runner
+from hwqueue.worker.session import NodeSession
+from hwqueue.worker.signals import Shutdown
+
+_log = logging.getLogger("hwqueue.worker")
+
+_HINT_EVERY_SECONDS = 5.0
+_REFUSED_WAIT_SECONDS = 5.0
+
+
+class ClaimLoop:
+    """One round trip settles a batch and claims the next.
+
+    While a call is under way more handlers end: the next call settles them all, so the batch
+    grows with the load by itself.
+
+    Args:
+        session: The database.
+        runner: The handlers.
+        heartbeat: Told about new claims.
+        shutdown: When to stop claiming.
+        poll_seconds: Mean wait of an idle worker between two claims.
+    """
+
+    def __init__(
+        self,
+        session: NodeSession,
+        runner: Runner,
+        heartbeat: HeartbeatLoop,
+        shutdown: Shutdown,
+        poll_seconds: float,
+    ) -> None:
+        self._session = session
+        self._runner = runner
+        self._heartbeat = heartbeat
+        self._shutdown = shutdown
+        self._poll_seconds = poll_seconds
+        self._hint_at = 0.0
+
+    async def run(self) -> None:
+        """Run until drained: asked to stop, and nothing runs or waits to be settled."""
+        runner, draining = self._runner, self._shutdown.draining
+        while not (draining.is_set() and not runner.running and not runner.has_ended):
+            runner.wake.clear()
+            claimed = await self._round()
+            if runner.wake.is_set():
+                continue
+            is_idle = not draining.is_set() and runner.free > 0
+            await self._wait(await self._idle_seconds(claimed) if is_idle else None)
+
+    async def _round(self) -> int:
+        """Settle and claim once; how many leases were claimed."""
+        quantity = 0 if self._shutdown.draining.is_set() else self._runner.free
+        ended = self._runner.take_ended()
+        if not ended and quantity == 0:
+            return 0
+        try:
+            claims = await self._session.settle_and_claim(ended, quantity)
+        except NodeSuperseded:
+            raise
+        except (HwqueueError, psycopg.Error) as error:
+            await self._after_refusal(ended, error)
+            return 0
+        if self._shutdown.draining.is_set():
+            self._runner.hand_back(claims)
+            self._runner.wake.set()
+            return 0
+        for claim in claims:
+            self._runner.start(claim)
+        self._heartbeat.watch(claims)
+        return len(claims)
+
+    async def _after_refusal(self, ended: list[Ended], error: Exception) -> None:
+        """The database refused a batch: one bad settlement must not hold up the others."""
+        if ended:
+            _log.warning("settling %d leases one by one, together was refused", len(ended))
+            for claim, how in ended:
+                await self._session.settle(claim, how)
+            return
+        wait = _REFUSED_WAIT_SECONDS
+        _log.error("claims are refused, trying again in %g s: %s", wait, _in_one_line(error))
+        try:
+            async with asyncio.timeout(wait):
+                await self._shutdown.draining.wait()
+        except TimeoutError:
+            pass
+
+    async def _idle_seconds(self, claimed: int) -> float:
+        """How long to wait with free slots: a poll, or less when work is known to come sooner."""
+        wait = self._poll_seconds * random.uniform(0.5, 1.5)
+        now = asyncio.get_running_loop().time()
+        if claimed or now < self._hint_at:
+            return wait
+        self._hint_at = now + _HINT_EVERY_SECONDS
+        try:
+            hint = await self._session.retry_after()
+        except (HwqueueError, psycopg.Error) as error:
+            _log.warning("no hint when to claim next: %s", error)
+            return wait
+        return wait if hint is None else min(wait, hint)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait until a handler ends, new work is announced or a stop is asked for."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._runner.wake.wait()
+        except TimeoutError:
+            pass
+
+
+def _in_one_line(error: Exception) -> str:
+    """What was refused and the hint, without the server's account of where it stood."""
+    first = str(error).splitlines()[:1]
+    return "; ".join([*first, *getattr(error, "__notes__", [])])

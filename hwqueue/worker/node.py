@@ -1,0 +1,55 @@
+"""What a node tells the database about itself when it registers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from uuid import uuid4
+
+from hwqueue.types import NodeSpec
+from hwqueue.worker.detect import Machine, cuda_name, detect_machine
+from hwqueue.worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """The node as it is registered.
+
+    Attributes:
+        spec: The argument of `register_node`, with an instance id of this process.
+        gpu_names: What `CUDA_VISIBLE_DEVICES` calls its GPUs, by position.
+    """
+
+    spec: NodeSpec
+    gpu_names: tuple[str, ...]
+
+
+async def describe_node(settings: WorkerSettings) -> NodeDescription:
+    """What the settings say, and what the machine says where they say nothing."""
+    machine = await asyncio.to_thread(detect_machine) if settings.detect else None
+    return combine(settings, machine)
+
+
+def combine(settings: WorkerSettings, machine: Machine | None) -> NodeDescription:
+    """Put settings and detected facts together; the settings win."""
+    capacity = dict(settings.capacity or {})
+    gpus = settings.gpus or ()
+    gpu_names = tuple(str(position) for position in range(len(gpus)))
+    if machine is not None and settings.capacity is None:
+        capacity = dict(machine.capacity)
+    if machine is not None and settings.gpus is None:
+        gpus = machine.gpus
+        gpu_names = tuple(cuda_name(gpu) for gpu in gpus)
+    spec = NodeSpec(
+        name=settings.name,
+        instance_id=str(uuid4()),
+        heartbeat_timeout=settings.heartbeat_timeout,
+        labels={**(machine.labels if machine else {}), **settings.labels},
+        rack=settings.rack,
+        cpu_milli=capacity.pop("cpu_milli", None),
+        memory_mib=capacity.pop("memory_mib", None),
+        custom=capacity,
+        cores=machine.cores if machine else (),
+        gpus=gpus,
+    )
+    return NodeDescription(spec=spec, gpu_names=gpu_names)

@@ -1,0 +1,171 @@
+"""Handlers that run in a child process of their own: the parent's side.
+
+The child is a fresh interpreter. What it may see (`CUDA_VISIBLE_DEVICES`) is in its environment
+from the first instruction on, and it pins itself to its CPUs before it imports the handler, so
+that libraries that look at either while they are imported see the right thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hwqueue.app import Task
+from hwqueue.types import Claim
+from hwqueue.worker import outcome
+from hwqueue.worker.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the child is sent.
+
+    Attributes:
+        module: Name of the handler's module, or path of the script that defines it.
+        is_script: Which of the two.
+        name: The handler's name in the module.
+        path: `sys.path` of the parent.
+        claim: What to run it on.
+    """
+
+    module: str
+    is_script: bool
+    name: str
+    path: tuple[str, ...]
+    claim: Claim
+
+
+def job_for(task: Task, claim: Claim) -> Job:
+    """The job of one claim."""
+    module, is_script = _locate(task)
+    return Job(
+        module=module,
+        is_script=is_script,
+        name=task.handler.__qualname__,
+        path=tuple(sys.path),
+        claim=claim,
+    )
+
+
+def _locate(task: Task) -> tuple[str, bool]:
+    """Where a child can load the handler from, and whether that is the path of a script."""
+    module = task.handler.__module__
+    if module != "__main__":
+        return module, False
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:  # python -m name
+        return main.__spec__.name, False
+    return str(Path(main.__file__ or "").resolve()), True
+
+
+def environment_for(claim: Claim, gpu_names: tuple[str, ...]) -> dict[str, str]:
+    """The child's environment: the parent's, narrowed to the GPUs of the assignment.
+
+    On a node that declares GPUs a lease sees its own and no other, none if it asked for none. On
+    any other node `CUDA_VISIBLE_DEVICES` stays as it is.
+    """
+    environment = dict(os.environ)
+    if gpu_names:
+        given = claim.assignment.gpus if claim.assignment else ()
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_names[gpu.index] for gpu in given)
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return environment
+
+
+async def run_in_process(
+    job: Job, environment: Mapping[str, str], grace: timedelta, now: asyncio.Event
+) -> Outcome:
+    """Run a handler in a child process until it ends.
+
+    Cancelling the caller sends SIGTERM, then SIGKILL to the child's process group after `grace`
+    or when `now` is set. A child that still reports an outcome after SIGTERM is believed.
+
+    Raises:
+        CancelledError: The caller was cancelled and the child ended without an outcome.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "hwqueue.worker.child",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+        start_new_session=True,  # Ctrl-C in a terminal is for the worker, not for its children
+    )
+    talk = asyncio.ensure_future(_talk(process, job))
+    try:
+        report = await asyncio.shield(talk)
+    except asyncio.CancelledError:
+        report = await _stop(process, talk, grace, now)
+        if report is None:
+            raise
+    if report is None:
+        return _died(process.returncode)
+    return report
+
+
+async def _talk(process: asyncio.subprocess.Process, job: Job) -> Outcome | None:
+    """Send the job, wait for the end; the outcome the child reported, if it did."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    payload = pickle.dumps(job)
+    try:
+        process.stdin.write(len(payload).to_bytes(8, "big") + payload)
+        await process.stdin.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it died first; its exit status says how
+    report = await process.stdout.read()
+    await process.wait()
+    process.stdin.close()
+    try:
+        return Outcome.from_json(report)
+    except ValueError:  # nothing, or cut off: it was killed
+        return None
+
+
+async def _stop(
+    process: asyncio.subprocess.Process,
+    talk: asyncio.Future[Outcome | None],
+    grace: timedelta,
+    now: asyncio.Event,
+) -> Outcome | None:
+    """SIGTERM, then SIGKILL for the whole group; the outcome the child still reported."""
+    hurry = asyncio.ensure_future(now.wait())
+    either: set[asyncio.Future[Any]] = {talk, hurry}
+    try:
+        _send(process, signal.SIGTERM)
+        await asyncio.wait(
+            either, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        hurry.cancel()
+        if not talk.done():
+            _send_to_group(process, signal.SIGKILL)
+    return await talk
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it may just have ended
+        process.send_signal(number)
+
+
+def _send_to_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)  # the child leads its own session, hence its own group
+
+
+def _died(returncode: int | None) -> Outcome:
+    if returncode is not None and returncode < 0:
+        ended = f"was killed by signal {-returncode} ({signal.strsignal(-returncode)})"
+    else:
+        ended = f"left with exit code {returncode}"
+    return outcome.failure("ProcessDied", f"the handler's process {ended} without an outcome")

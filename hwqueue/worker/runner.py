@@ -1,0 +1,241 @@
+"""The handlers that run at this moment, and what has become of those that ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from hwqueue.app import App, Cancelled, Task
+from hwqueue.types import Claim
+from hwqueue.worker import outcome, process
+from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
+from hwqueue.worker.outcome import Outcome
+
+_log = logging.getLogger("hwqueue.worker")
+
+ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
+Ended = tuple[Claim, Outcome]
+
+
+class StopReason(Enum):
+    """Why a handler was asked to stop."""
+
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+
+
+class Execution:
+    """One running handler."""
+
+    __slots__ = ("cancelled", "claim", "future", "reason", "task", "timer")
+
+    def __init__(self, claim: Claim, task: Task) -> None:
+        self.claim = claim
+        self.task = task
+        self.future: asyncio.Future[Any]
+        self.cancelled: Callable[[], None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.reason: StopReason | None = None
+
+    def stop(self, reason: StopReason) -> None:
+        """Ask the handler to stop, once: asked again it could not clean up.
+
+        The first reason decides how the lease is settled, but a lost claim is never settled.
+        """
+        asked = self.reason is not None
+        if not asked or reason is StopReason.LOST:
+            self.reason = reason
+        if asked:
+            return
+        if self.cancelled is not None:
+            self.cancelled()
+        if self.task.is_async or self.task.process:
+            self.future.cancel()
+
+    def conclude(self) -> Outcome | None:
+        """What to settle the lease with; None when it is no longer ours to settle."""
+        if self.reason is StopReason.LOST:
+            return None
+        error = asyncio.CancelledError() if self.future.cancelled() else self.future.exception()
+        if error is None:
+            result = self.future.result()
+            return result if self.task.process else outcome.of_result(result)
+        if not isinstance(error, (asyncio.CancelledError, Cancelled)):
+            return outcome.of_exception(error)
+        if self.reason is StopReason.TIMEOUT:
+            return outcome.failure("Timeout", f"ran longer than {self.task.timeout}")
+        if self.reason is None:
+            return outcome.failure("Cancelled", "the handler cancelled itself")
+        return outcome.RELEASED
+
+
+class Runner:
+    """Starts handlers and collects how they ended.
+
+    Args:
+        app: Where the handlers are.
+        concurrency: How many run at once.
+        grace: How long a child process may take over a SIGTERM.
+        now: Ends that grace when set.
+        gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
+        extend_claim: Extends the claim of one lease.
+
+    Attributes:
+        wake: Set whenever a handler has ended.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        concurrency: int,
+        grace: timedelta,
+        now: asyncio.Event,
+        gpu_names: tuple[str, ...],
+        extend_claim: ExtendClaim,
+    ) -> None:
+        self.wake = asyncio.Event()
+        self._app = app
+        self._concurrency = concurrency
+        self._grace = grace
+        self._now = now
+        self._gpu_names = gpu_names
+        self._extend_claim = extend_claim
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="hwqueue-handler")
+        self._running: dict[int, Execution] = {}
+        self._ended: list[Ended] = []
+
+    @property
+    def free(self) -> int:
+        """How many more handlers may start."""
+        return self._concurrency - len(self._running)
+
+    @property
+    def running(self) -> Collection[Execution]:
+        """The handlers that have not ended."""
+        return self._running.values()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `take_ended` would give anything."""
+        return bool(self._ended)
+
+    def take_ended(self) -> list[Ended]:
+        """What ended since the last call, to be settled; the caller owns it from here."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def hand_back(self, claims: Collection[Claim]) -> None:
+        """Let claims that were never started be released."""
+        self._ended.extend((claim, outcome.RELEASED) for claim in claims)
+
+    def start(self, claim: Claim) -> None:
+        """Start the handler of a claim."""
+        task = self._app.tasks[claim.task_name]
+        execution = Execution(claim, task)
+        if task.process:
+            execution.future = asyncio.ensure_future(self._in_process(execution))
+        elif task.is_async:
+            execution.future = asyncio.ensure_future(self._in_loop(execution))
+        else:
+            execution.future = self._in_thread(execution)
+        if task.timeout is not None:
+            execution.timer = self._loop.call_later(
+                task.timeout.total_seconds(), execution.stop, StopReason.TIMEOUT
+            )
+        self._running[id(execution)] = execution
+        execution.future.add_done_callback(lambda _future: self._on_done(execution))
+
+    def stop_all(self, reason: StopReason) -> None:
+        """Ask all running handlers to stop."""
+        for execution in list(self._running.values()):
+            execution.stop(reason)
+
+    def stop_claims(self, reasons: dict[tuple[Any, int], StopReason]) -> None:
+        """Ask those of the given (lease id, claim token) to stop, unless they were already."""
+        for execution in list(self._running.values()):
+            claim = execution.claim
+            reason = reasons.get((claim.lease_id, claim.claim_token))
+            if reason is None or execution.reason in (reason, StopReason.LOST):
+                continue
+            _log.info("lease %s: stopping its handler: %s", claim.lease_id, reason.value)
+            execution.stop(reason)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until all running handlers have ended, at most `seconds`."""
+        futures = [execution.future for execution in self._running.values()]
+        if futures:
+            await asyncio.wait(futures, timeout=seconds)
+
+    def close(self) -> None:
+        """Let the idle threads go; those of running handlers end with their handlers."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def abandon(self) -> list[Ended]:
+        """What is left at the very end: not yet settled, or still running and to be released."""
+        return self.take_ended() + [
+            (execution.claim, outcome.RELEASED)
+            for execution in self._running.values()
+            if execution.reason is not StopReason.LOST
+        ]
+
+    def _on_done(self, execution: Execution) -> None:
+        del self._running[id(execution)]
+        if execution.timer is not None:
+            execution.timer.cancel()
+        ended = execution.conclude()
+        if ended is None:
+            _log.warning("lease %s: lost, its outcome is dropped", execution.claim.lease_id)
+        else:
+            self._ended.append((execution.claim, ended))
+        self.wake.set()
+
+    def _in_thread(self, execution: Execution) -> asyncio.Future[Any]:
+        claim = execution.claim
+        handler = execution.task.handler
+        if not execution.task.wants_context:
+            return self._loop.run_in_executor(self._threads, handler, claim.params)
+
+        def extend(by: timedelta) -> datetime:
+            asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
+            return asked.result()
+
+        context = LeaseContext(claim=claim, extend_claim=extend)
+        execution.cancelled = context.cancelled.set
+        return self._loop.run_in_executor(self._threads, handler, claim.params, context)
+
+    async def _in_loop(self, execution: Execution) -> Any:
+        claim = execution.claim
+        arguments: tuple[Any, ...] = (claim.params,)
+        if execution.task.wants_context:
+            context = AsyncLeaseContext(
+                claim=claim, extend_claim=lambda by: self._extend(claim, by)
+            )
+            execution.cancelled = context.cancelled.set
+            arguments = (claim.params, context)
+        try:
+            return await execution.task.handler(*arguments)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio would let these end the whole worker
+            raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+
+    async def _in_process(self, execution: Execution) -> Outcome:
+        claim, task = execution.claim, execution.task
+        return await process.run_in_process(
+            process.job_for(task, claim),
+            process.environment_for(claim, self._gpu_names),
+            self._grace,
+            self._now,
+        )
+
+    async def _extend(self, claim: Claim, by: timedelta) -> datetime:
+        return await self._extend_claim(claim, by)

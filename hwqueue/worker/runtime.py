@@ -1,0 +1,210 @@
+"""One worker from start to stop: registers the node, runs the loops, hands back what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from contextlib import nullcontext
+from datetime import timedelta
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.app import App
+from hwqueue.client import AsyncClient
+from hwqueue.errors import ConfigError, HwqueueError, NodeSuperseded
+from hwqueue.worker.heartbeat import HeartbeatLoop
+from hwqueue.worker.listen import listen
+from hwqueue.worker.loop import ClaimLoop
+from hwqueue.worker.node import describe_node
+from hwqueue.worker.reaper import reap_regularly
+from hwqueue.worker.runner import Runner, StopReason
+from hwqueue.worker.session import NodeSession
+from hwqueue.worker.settings import WorkerSettings
+from hwqueue.worker.signals import Shutdown
+
+_log = logging.getLogger("hwqueue.worker")
+
+_LAST_MOMENT_SECONDS = 1.0
+_LAST_CALL_SECONDS = 3.0
+
+# A connection to a machine that has vanished must fail, not hang: it would hold the claim loop.
+_CONNECTION_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+}
+
+
+def run(app: App, settings: WorkerSettings) -> int:
+    """Run a worker in this process until SIGTERM or SIGINT, and give its exit code.
+
+    The first signal stops claiming and waits `shutdown_timeout` for running handlers, then
+    cancels them and hands their leases back; a second one stops now.
+
+    Returns:
+        0 after a graceful stop; 1 when it was stopped now or another worker took over the node.
+
+    Raises:
+        HwqueueError, psycopg.Error: The worker could not start.
+
+    When a handler's thread or a database call outlives the worker, the process ends here instead
+    of returning: nothing else ends a thread, and a claim in flight must not be cancelled.
+    """
+    with asyncio.Runner() as runner:
+        worker = Worker(app, settings)
+        code = runner.run(worker.run(handle_signals=True))
+        if worker.has_leftovers:
+            _log.warning("ending the process with handlers or calls still under way")
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return code
+
+
+class Worker:
+    """A worker inside a running event loop; `run` is for a process of its own.
+
+    Args:
+        app: The handlers.
+        settings: See `WorkerSettings`.
+
+    Attributes:
+        has_leftovers: After `run`: whether handlers or database calls are still under way.
+    """
+
+    def __init__(self, app: App, settings: WorkerSettings) -> None:
+        if not app.tasks:
+            raise ConfigError("the app has no tasks: a worker for it would claim nothing")
+        self._app = app
+        self._settings = settings
+        self._shutdown = Shutdown()
+        self.has_leftovers = False
+
+    def stop(self) -> None:
+        """Stop gracefully; called again, stop now. Only from the worker's event loop."""
+        self._shutdown.request()
+
+    async def run(self, *, handle_signals: bool = False) -> int:
+        """Work until stopped; once. Returns and raises as the function `run`."""
+        shutdown, settings = self._shutdown, self._settings
+        node = await describe_node(settings)
+        tasks = list(self._app.tasks)
+        client = AsyncClient(_careful(settings.dsn))
+        session = NodeSession(client, settings, node.spec, tasks, shutdown)
+        runner = Runner(
+            self._app,
+            concurrency=settings.concurrency,
+            grace=settings.cancel_grace,
+            now=shutdown.now,
+            gpu_names=node.gpu_names,
+            extend_claim=session.extend,
+        )
+        with shutdown.on_signals() if handle_signals else nullcontext():
+            try:
+                if await self._open(session, shutdown):
+                    await self._work(session, runner, shutdown)
+            finally:
+                runner.close()
+                self.has_leftovers = bool(runner.running or session.in_flight)
+                if not session.in_flight:
+                    await session.close()
+        return shutdown.exit_code
+
+    async def _open(self, session: NodeSession, shutdown: Shutdown) -> bool:
+        """Connect and register; False when a stop was asked for before that was done."""
+        opening = asyncio.ensure_future(session.open())
+        told = asyncio.ensure_future(shutdown.draining.wait())
+        await asyncio.wait({opening, told}, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if not opening.done():
+            shutdown.finish()
+            opening.cancel()
+            return False
+        await opening
+        return True
+
+    async def _work(self, session: NodeSession, runner: Runner, shutdown: Shutdown) -> None:
+        """Run the loops until drained or told to stop now, then hand back what is left."""
+        heartbeat = HeartbeatLoop(session, runner, self._longest_heartbeat_wait())
+        poll_seconds = self._settings.poll_interval.total_seconds()
+        loop = ClaimLoop(session, runner, heartbeat, shutdown, poll_seconds)
+        claiming = asyncio.ensure_future(loop.run())
+        others = [
+            asyncio.ensure_future(heartbeat.run()),
+            asyncio.ensure_future(self._enforce_deadline(runner, shutdown)),
+            asyncio.ensure_future(self._listen(runner)),
+        ]
+        if self._settings.reap_interval is not None:
+            others.append(
+                asyncio.ensure_future(reap_regularly(session, self._settings.reap_interval))
+            )
+        await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)
+        if runner.running or not claiming.done():
+            shutdown.finish()
+            await self._hand_back(session, runner, shutdown, claiming)
+        for task in (claiming, *others):
+            task.cancel()
+        for ended in await asyncio.gather(claiming, *others, return_exceptions=True):
+            if isinstance(ended, Exception) and not isinstance(ended, NodeSuperseded):
+                raise ended
+
+    async def _enforce_deadline(self, runner: Runner, shutdown: Shutdown) -> None:
+        """After a stop was asked for: give handlers their time, cancel them, then stop now."""
+        await shutdown.draining.wait()
+        runner.wake.set()
+        await shutdown.sleep(self._settings.shutdown_timeout.total_seconds())
+        if runner.running:
+            _log.warning("cancelling %d handlers that still run", len(runner.running))
+        runner.stop_all(StopReason.SHUTDOWN)
+        await shutdown.sleep(self._settings.cancel_grace.total_seconds())
+        shutdown.finish()
+
+    async def _hand_back(
+        self,
+        session: NodeSession,
+        runner: Runner,
+        shutdown: Shutdown,
+        claiming: asyncio.Future[None],
+    ) -> None:
+        """Stop every handler at once; release the leases of those that do not end."""
+        runner.stop_all(StopReason.LOST if shutdown.superseded else StopReason.SHUTDOWN)
+        if claiming.done():
+            await runner.wait(_LAST_MOMENT_SECONDS)
+        else:  # it settles what ends now, and is done when nothing runs any more
+            await asyncio.wait({claiming}, timeout=_LAST_MOMENT_SECONDS)
+            claiming.cancel()
+        left = runner.abandon()
+        if not left or shutdown.superseded:
+            return
+        try:
+            async with asyncio.timeout(_LAST_CALL_SECONDS):
+                await session.settle_and_claim(left, 0)
+        except (TimeoutError, HwqueueError, psycopg.Error) as error:
+            _log.error("%d leases come back by their timeout only: %r", len(left), error)
+
+    async def _listen(self, runner: Runner) -> None:
+        """Wake the claim loop by LISTEN, where there is a connection for it."""
+        settings = self._settings
+        if settings.listen_dsn is None:
+            _log.info("no listen_dsn: polling every %s", settings.poll_interval)
+            await asyncio.Event().wait()
+        else:
+            conninfo = _careful(settings.listen_dsn)
+            await listen(conninfo, settings.shard, settings.queues, runner.wake.set)
+
+    def _longest_heartbeat_wait(self) -> timedelta:
+        settings = self._settings
+        if settings.claim_timeout is None:
+            return settings.heartbeat_interval
+        return min(settings.heartbeat_interval, settings.claim_timeout / 4)
+
+
+def _careful(conninfo: str) -> str:
+    """The connection string with `_CONNECTION_DEFAULTS` for what it does not say itself."""
+    return make_conninfo("", **{**_CONNECTION_DEFAULTS, **conninfo_to_dict(conninfo)})

@@ -1,0 +1,236 @@
+"""The worker's hold on the database: one node, its epoch, and calls that outlive lost connections.
+
+Two rules shape this file. A call is never cancelled: cancelling makes psycopg send a cancel to
+the server, and a claim that is cancelled while it waits for a synchronous standby has been
+granted all the same. And a database that is away never ends the worker: calls are repeated, with
+growing random waits, until the worker is told to stop now. All of them may be repeated safely; a
+claim that was granted to a lost connection comes back by its timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import psycopg
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from hwqueue.client import AsyncClient
+from hwqueue.errors import HwqueueError, NodeSuperseded, NodeUnknown
+from hwqueue.types import Claim, Heartbeat, NodeSpec, ReapResult, Settled, Verdict
+from hwqueue.worker import outcome
+from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.settings import WorkerSettings
+from hwqueue.worker.signals import Shutdown
+
+_log = logging.getLogger("hwqueue.worker")
+
+_T = TypeVar("_T")
+_READ_ONLY = "25006"
+_LONGEST_WAIT_SECONDS = 30
+
+
+class NodeSession:
+    """The node as the database knows it, for as long as this process lives.
+
+    Args:
+        client: A client that is not open yet.
+        settings: Of the worker.
+        spec: What the node registers as.
+        tasks: Names of the tasks this worker has handlers for.
+        shutdown: Ends all waiting; told when another worker has taken over the node.
+
+    Attributes:
+        node_id: The node.
+        epoch: Of its latest registration.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        settings: WorkerSettings,
+        spec: NodeSpec,
+        tasks: Sequence[str],
+        shutdown: Shutdown,
+    ) -> None:
+        self.node_id = settings.effective_node_id
+        self.epoch = 0
+        self._client = client
+        self._settings = settings
+        self._spec = spec
+        self._tasks = list(tasks)
+        self._queues = list(settings.queues)
+        self._shard = settings.shard
+        self._shutdown = shutdown
+        self._in_flight: set[asyncio.Future[Any]] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that the server has not answered."""
+        return len(self._in_flight)
+
+    async def open(self) -> None:
+        """Connect and register the node; waits for a server that is away.
+
+        Raises:
+            HwqueueError, psycopg.Error: The worker cannot run on this database as it is.
+
+        SQL: register_node.
+        """
+        await self._call("connect", lambda client: client.open())
+        await self._call("register the node", self._register)
+        _log.info("node %s (%s) registered, epoch %d", self._spec.name, self.node_id, self.epoch)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def heartbeat(self, claims: Sequence[Claim]) -> Sequence[Heartbeat]:
+        """One statement for the node and all of its claims. SQL: heartbeat_node."""
+        held = [(claim.lease_id, claim.claim_token) for claim in claims]
+        return await self._call(
+            "heartbeat",
+            lambda client: client.heartbeat_node(
+                self.node_id, self.epoch, claims=held, shard=self._shard
+            ),
+        )
+
+    async def settle_and_claim(
+        self, ended: Sequence[tuple[Claim, Outcome]], quantity: int
+    ) -> Sequence[Claim]:
+        """Settle what ended and claim up to `quantity`, in one commit.
+
+        Raises:
+            HwqueueError, psycopg.Error: The database refuses; nothing was settled or claimed.
+
+        SQL: settle_and_claim.
+        """
+        settlements = [how.settle(claim) for claim, how in ended]
+        answer = await self._call(
+            "settle and claim",
+            lambda client: client.settle_and_claim(
+                self.node_id,
+                self.epoch,
+                settlements,
+                self._queues,
+                qty=quantity,
+                tasks=self._tasks,
+                claim_timeout=self._settings.claim_timeout,
+                shard=self._shard,
+            ),
+        )
+        for settled in answer.settled:
+            _log_verdict(settled)
+        return answer.claimed
+
+    async def settle(self, claim: Claim, how: Outcome) -> None:
+        """Settle one lease for which a batch was refused.
+
+        A result that the database refuses becomes the error of a failed attempt. A settlement it
+        refuses altogether is dropped: the lease comes back by its timeout.
+        """
+        try:
+            await self.settle_and_claim([(claim, how)], 0)
+        except NodeSuperseded:
+            raise
+        except (HwqueueError, psycopg.Error) as error:
+            _log.error("lease %s: its settlement was refused: %s", claim.lease_id, error)
+            if how.kind != "complete":
+                return
+            refusal = outcome.failure("ResultRefused", str(error), retry=False)
+            await self.settle(claim, refusal)
+
+    async def extend(self, claim: Claim, by: timedelta) -> datetime:
+        """Let a claim live until `by` from now. SQL: extend_claim."""
+        return await self._call(
+            "extend",
+            lambda client: client.extend_claim(
+                claim.lease_id, claim.claim_token, extend=by, shard=self._shard
+            ),
+        )
+
+    async def retry_after(self) -> float | None:
+        """After an empty claim: seconds until waiting alone may help, if known. SQL: claim_hint."""
+        hint = await self._call(
+            "claim hint",
+            lambda client: client.claim_hint(self._queues, self.node_id, shard=self._shard),
+        )
+        return None if hint.retry_after is None else hint.retry_after.total_seconds()
+
+    async def reap(self) -> ReapResult:
+        """Bring back what nobody settles, of all nodes. SQL: reap."""
+        return await self._call("reap", lambda client: client.reap(shard=self._shard))
+
+    async def _register(self, client: AsyncClient) -> None:
+        self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)
+
+    async def _call(self, what: str, call: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
+        """Make a call until the server has answered it or the worker must stop now."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(_is_transient),
+            wait=wait_random_exponential(multiplier=0.25, max=_LONGEST_WAIT_SECONDS),
+            stop=lambda _state: self._shutdown.now.is_set(),
+            sleep=self._shutdown.sleep,
+            before_sleep=lambda state: _log_retry(what, state),
+            reraise=True,
+        )
+        return await retrying(self._attempt, call)
+
+    async def _attempt(self, call: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
+        epoch = self.epoch
+        answer = asyncio.ensure_future(call(self._client))
+        self._in_flight.add(answer)
+        answer.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(answer)
+        except NodeUnknown:
+            _log.warning("node %s was deregistered; registering it again", self._spec.name)
+            await self._register(self._client)
+            raise
+        except NodeSuperseded:
+            if epoch != self.epoch:  # another call has registered the node again meanwhile
+                return await self._attempt(call)
+            self._stop_superseded()
+            raise
+
+    def _forget(self, answer: asyncio.Future[Any]) -> None:
+        self._in_flight.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # nobody may be waiting for it any more
+
+    def _stop_superseded(self) -> None:
+        self._shutdown.abort(
+            f"stopping now: another worker has registered as node {self._spec.name!r} "
+            f"({self.node_id}), and this one's claims have ended; every worker needs a name of "
+            "its own",
+            superseded=True,
+        )
+
+
+def _is_transient(error: BaseException) -> bool:
+    """Whether the same call may succeed later.
+
+    A read-only server is one that lost its rights in a failover while its sockets lived on: the
+    client closes such a connection, and the next one may reach the new primary.
+    """
+    if isinstance(error, HwqueueError):
+        return error.retryable or isinstance(error, NodeUnknown)
+    if isinstance(error, psycopg.Error):
+        lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        return lost or error.sqlstate == _READ_ONLY
+    return False
+
+
+def _log_retry(what: str, state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    wait = state.next_action.sleep if state.next_action else 0.0
+    _log.warning("%s: trying again in %.1f s: %s", what, wait, error)
+
+
+def _log_verdict(settled: Settled) -> None:
+    """Only what went wrong; `finished` is an answer lost and the settlement sent again."""
+    if settled.verdict is not Verdict.OK:
+        _log.warning("lease %s: settled too late: %s", settled.lease_id, settled.verdict.value)

@@ -1,0 +1,130 @@
+"""What a worker is told: where the database is, who the node is, how much it may run."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import NAMESPACE_DNS, UUID, uuid5
+
+from hwqueue.errors import ConfigError
+from hwqueue.types import Gpu
+
+_NODE_NAMESPACE = uuid5(NAMESPACE_DNS, "node.hwqueue")
+_MAX_NAME_CHARS = 253
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How one worker process runs.
+
+    Attributes:
+        dsn: Connection string of the database, which may point at PgBouncer in transaction mode;
+            empty: the `PG*` variables.
+        listen_dsn: A direct connection for LISTEN, which PgBouncer swallows silently. None: the
+            worker polls. A notification only shortens a wait.
+        queues: Queues to claim from, in no order; at least one.
+        name: The node's name, unique in the database, at most 253 characters. One live worker per
+            name: a second one supersedes the first.
+        node_id: The node's id. None: derived from `name`, so that it outlives restarts.
+        labels: The node's labels. They are added to the detected ones and win over them.
+        capacity: What may be set aside: `cpu_milli`, `memory_mib` and custom countables, integers
+            from 0 to 10**12. None: detected (see `detect`); `{}`: nothing is counted.
+        gpus: The node's GPUs, in PCI bus order. None: detected; `()`: it has none.
+        rack: Number of the rack, 0 to 2**32 - 1. None: unknown.
+        detect: Whether labels, capacity and GPUs that are not given are read from the machine.
+        concurrency: Handlers that run at once, 1 to 10000.
+        poll_interval: Mean wait before an idle worker asks again, 10 ms to 1 h.
+        claim_timeout: How long a claim lives without a heartbeat, 1 s to 1 day. None: as the
+            lease or its queue says.
+        heartbeat_interval: Longest wait between heartbeats, 100 ms to 1 h. Claims that live
+            shorter are heartbeated after a quarter of their time.
+        heartbeat_timeout: Silence after which the node counts as dead, longer than
+            `heartbeat_interval`.
+        reap_interval: Mean time between two calls of `reap`, which brings back the leases of dead
+            workers, 100 ms to 1 day. None: never; something else has to.
+        shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
+        cancel_grace: How long a cancelled handler has before it is killed (process) or left
+            behind (thread), 0 to 1 h.
+        shard: The shard that the node lives in, >= 0.
+
+    Raises:
+        ConfigError: A value is out of range; the message names the field.
+    """
+
+    dsn: str
+    listen_dsn: str | None = None
+    queues: tuple[str, ...] = ("default",)
+    name: str = field(default_factory=socket.gethostname)
+    node_id: UUID | None = None
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    capacity: Mapping[str, int] | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    rack: int | None = None
+    detect: bool = True
+    concurrency: int = 10
+    poll_interval: timedelta = timedelta(seconds=1)
+    claim_timeout: timedelta | None = None
+    heartbeat_interval: timedelta = timedelta(seconds=15)
+    heartbeat_timeout: timedelta = timedelta(seconds=45)
+    reap_interval: timedelta | None = timedelta(seconds=10)
+    shutdown_timeout: timedelta = timedelta(seconds=30)
+    cancel_grace: timedelta = timedelta(seconds=5)
+    shard: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        _check_number("concurrency", self.concurrency, 1, 10_000)
+        _check_number("shard", self.shard, 0, 2**31 - 1)
+        if self.rack is not None:
+            _check_number("rack", self.rack, 0, 2**32 - 1)
+        for key, value in (self.capacity or {}).items():
+            _check_number(f"capacity.{key}", value, 0, 10**12)
+        self._check_spans()
+
+    @property
+    def effective_node_id(self) -> UUID:
+        """`node_id`, or the id that belongs to `name`."""
+        return self.node_id or uuid5(_NODE_NAMESPACE, self.name)
+
+    def _check_names(self) -> None:
+        if not isinstance(self.queues, tuple) or not self.queues:
+            raise ConfigError(f"queues must be a tuple of queue names, not {self.queues!r}")
+        if not all(isinstance(queue, str) and queue for queue in self.queues):
+            raise ConfigError(f"queues holds an empty or non-text name: {self.queues!r}")
+        if not 1 <= len(self.name) <= _MAX_NAME_CHARS:
+            raise ConfigError(f"name must have 1 to {_MAX_NAME_CHARS} characters: {self.name!r}")
+
+    def _check_spans(self) -> None:
+        hour, day = timedelta(hours=1), timedelta(days=1)
+        _check_span("poll_interval", self.poll_interval, timedelta(milliseconds=10), hour)
+        _check_span("heartbeat_interval", self.heartbeat_interval, timedelta(seconds=0.1), hour)
+        _check_span("heartbeat_timeout", self.heartbeat_timeout, timedelta(seconds=1), day)
+        _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), day)
+        _check_span("cancel_grace", self.cancel_grace, timedelta(0), hour)
+        if self.reap_interval is not None:
+            _check_span("reap_interval", self.reap_interval, timedelta(seconds=0.1), day)
+        if self.claim_timeout is not None:
+            _check_span("claim_timeout", self.claim_timeout, timedelta(seconds=1), day)
+        if self.heartbeat_timeout <= self.heartbeat_interval:
+            raise ConfigError(
+                f"heartbeat_timeout ({self.heartbeat_timeout}) must be longer than "
+                f"heartbeat_interval ({self.heartbeat_interval}), or the node looks dead between "
+                "two heartbeats"
+            )
+
+
+def _check_number(field_name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{field_name} must be an integer, not {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")
+
+
+def _check_span(field_name: str, value: timedelta, low: timedelta, high: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise ConfigError(f"{field_name} must be a timedelta, not {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")

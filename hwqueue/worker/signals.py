@@ -1,0 +1,71 @@
+"""How far a stop has gone, and the signals that ask for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_log = logging.getLogger("hwqueue.worker")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Shutdown:
+    """The stages of a stop: running, draining (no new claims), now.
+
+    Attributes:
+        draining: Set from the first request on.
+        now: Set when nothing is waited for any more.
+        exit_code: What the process should end with: 0, or 1 after a stop that was not graceful.
+        superseded: Whether another worker has taken over the node.
+    """
+
+    def __init__(self) -> None:
+        self.draining = asyncio.Event()
+        self.now = asyncio.Event()
+        self.exit_code = 0
+        self.superseded = False
+
+    def request(self) -> None:
+        """Ask for a graceful stop; a second time, for a stop now."""
+        if not self.draining.is_set():
+            _log.info("stopping: no new claims, waiting for running handlers; again to stop now")
+            self.draining.set()
+        else:
+            self.abort("stopping now")
+
+    def abort(self, why: str, *, superseded: bool = False) -> None:
+        """Stop now, with exit code 1."""
+        if not self.now.is_set():
+            _log.error("%s", why)
+        self.exit_code = 1
+        self.superseded = self.superseded or superseded
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop now; the exit code stays as it is."""
+        self.draining.set()
+        self.now.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, but not beyond `now`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.now.wait()
+        except TimeoutError:
+            pass
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Let SIGTERM and SIGINT request a stop while the block runs."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.request)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)

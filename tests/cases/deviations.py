@@ -1,0 +1,96 @@
+"""The deviations file, and the conditions that its rules name."""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cases import nomad
+from tests.cases.model import Case
+from tests.oracle.values import NUMBER_TEXT
+
+FILE = Path(__file__).parent / "deviations.toml"
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One choice of the design that some cases contradict."""
+
+    rule: str
+    cases: frozenset[str]
+    sentence: str
+
+
+def read_deviations() -> list[Deviation]:
+    """Every entry of deviations.toml; raises ValueError for a rule that is not defined here."""
+    entries = tomllib.loads(FILE.read_text())["deviation"]
+    unknown = {entry["rule"] for entry in entries} - RULES.keys()
+    if unknown:
+        raise ValueError(f"{FILE} names rules that deviations.py does not define: {unknown}")
+    return [
+        Deviation(entry["rule"], frozenset(entry["cases"]), entry["sentence"]) for entry in entries
+    ]
+
+
+def deviations_of(case: Case) -> list[Deviation]:
+    """The listed deviations that may change this case."""
+    return [
+        deviation
+        for deviation in read_deviations()
+        if case.case_id in deviation.cases or RULES[deviation.rule](case)
+    ]
+
+
+def _orders_text(case: Case) -> bool:
+    return any(
+        text is not None and not NUMBER_TEXT.fullmatch(text)
+        for item in _constraints(case, *nomad.ORDER_OPS)
+        for text in (item.get("value"), *_labels(case, item))
+    )
+
+
+def _orders_fractions(case: Case) -> bool:
+    ordered = {item["key"] for item in _node_terms(case) if item["op"] in ("Gt", "Lt")}
+    return any("." in node.get("labels", {}).get(key, "") for node in case.nodes for key in ordered)
+
+
+def _lacks_both_sides(case: Case) -> bool:
+    return any(
+        item.get("value") is None
+        and item["key"] not in node.get("labels", {})
+        and item.get("value_key") not in node.get("labels", {})
+        for item in _constraints(case, "!=", "not")
+        for node in case.nodes
+    )
+
+
+def _has_refused_pattern(case: Case) -> bool:
+    return any(
+        item.get("value") is None or "(?" in item["value"] or len(item["value"]) > 200
+        for item in _constraints(case, "regexp")
+    )
+
+
+def _constraints(case: Case, *ops: str) -> Iterator[Mapping[str, Any]]:
+    return (item for item in case.lease.get("constraints", []) if item["op"] in ops)
+
+
+def _labels(case: Case, item: Mapping[str, Any]) -> Iterator[str | None]:
+    for node in case.nodes:
+        yield node.get("labels", {}).get(item["key"])
+        yield node.get("labels", {}).get(item.get("value_key"))
+
+
+def _node_terms(case: Case) -> Iterator[Mapping[str, Any]]:
+    for affinity in (case.lease.get("node_affinity"), case.options.get("queue_affinity")):
+        for term in (affinity or {}).get("required") or []:
+            yield from term.get("labels") or []
+
+
+RULES: Mapping[str, Callable[[Case], bool]] = {
+    "text is ordered": _orders_text,
+    "a label with a fraction is ordered": _orders_fractions,
+    "unequal though both sides are missing": _lacks_both_sides,
+    "a pattern beyond the limits": _has_refused_pattern,
+}

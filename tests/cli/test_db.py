@@ -1,0 +1,140 @@
+"""hwqueue db, as a person or a script runs it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from hwqueue.cli.main import app
+from hwqueue.embedded import EmbeddedServer
+from hwqueue.schema.state import head_revision
+
+runner = CliRunner()
+NAMING = ("HWQUEUE_DSN", "PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGDATABASE")
+
+
+@pytest.fixture(autouse=True)
+def no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in NAMING:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch, open_folder: Path) -> Iterator[EmbeddedServer]:
+    """The embedded server in a folder of the test's own, not set up yet."""
+    monkeypatch.setenv("HWQUEUE_DATA_DIR", str(open_folder / "server"))
+    yield EmbeddedServer()
+    EmbeddedServer().stop()
+
+
+def facts(*line: str) -> dict[str, object]:
+    """What a command prints with --json."""
+    result = runner.invoke(app, [*line, "--json"])
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) -> None:
+    assert facts("db", "status")["running"] is False
+    assert not embedded.data_dir.exists()
+
+    started = facts("db", "start")
+    assert started["running"] is True
+    assert facts("db", "status")["schema"] is None
+    upgraded = facts("db", "upgrade")
+    assert upgraded["changed"] is True
+    assert upgraded["roles_installed"] is True
+    assert facts("db", "upgrade")["changed"] is False
+    assert runner.invoke(app, ["db", "check"]).exit_code == 0
+
+    url = runner.invoke(app, ["db", "url"]).stdout.strip()
+    with psycopg.connect(url) as connection:
+        assert connection.info.port == started["port"]
+    status = facts("db", "status")
+    assert status["revision"] == head_revision()
+    assert status["server"] == "embedded"
+    assert "stopped" in runner.invoke(app, ["db", "stop"]).stderr
+    assert "not running" in runner.invoke(app, ["db", "stop"]).stderr
+
+
+def test_text_lines_up_for_a_pipe(embedded: EmbeddedServer) -> None:
+    lines = runner.invoke(app, ["db", "status"]).stdout.splitlines()
+    assert lines[0] == "server    embedded"
+    assert lines[1] == "running   no"
+
+
+def test_an_error_of_the_server_is_told_with_its_fix(embedded: EmbeddedServer) -> None:
+    embedded.data_dir.mkdir()
+    (embedded.data_dir / "thesis.txt").touch()
+    result = runner.invoke(app, ["db", "start"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "was not made by hwqueue" in result.stderr
+    assert "hint: choose an empty or new folder with HWQUEUE_DATA_DIR" in result.stderr
+
+
+def test_the_flag_goes_before_the_environment(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "127.0.0.1")
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("HWQUEUE_DSN", "postgresql://hwqueue.invalid/db")
+    assert facts("db", "status", "--dsn", dsn)["server"] == "named by --dsn"
+    monkeypatch.setenv("HWQUEUE_DSN", dsn)
+    assert facts("db", "status")["server"] == "named by HWQUEUE_DSN"
+    monkeypatch.delenv("HWQUEUE_DSN")
+    refused = runner.invoke(app, ["db", "status"])
+    assert refused.exit_code == 1
+    assert "port 1 failed" in refused.stderr
+
+
+def test_drift_is_listed_and_exits_with_4(dsn: str) -> None:
+    assert runner.invoke(app, ["--dsn", dsn, "db", "check"]).exit_code == 0
+    with psycopg.connect(dsn) as connection:
+        connection.execute("drop index hwqueue.placement_class_anchors")
+    result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])
+    assert result.exit_code == 4
+    assert [(row["kind"], row["name"], row["problem"]) for row in json.loads(result.stdout)] == [
+        ("index", "placement_class_anchors", "missing")
+    ]
+
+
+def test_a_missing_schema_exits_with_4(empty_dsn: str) -> None:
+    result = runner.invoke(app, ["db", "check", "--dsn", empty_dsn, "--json"])
+    assert result.exit_code == 4
+    error = json.loads(result.stderr)
+    assert error["sqlstate"] == "QHS01"
+    assert error["hint"] == "install it: hwqueue db upgrade"
+
+
+@pytest.mark.parametrize("command", ["start", "stop"])
+def test_other_servers_are_not_ours_to_run(command: str, dsn: str) -> None:
+    result = runner.invoke(app, ["db", command, "--dsn", dsn])
+    assert result.exit_code == 2
+    assert "does not manage" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (["db", "check", "--dsn", "nonsense"], "--dsn is not a connection string"),
+        (["db", "start", "--port", "70000"], "65535"),
+        (["db", "start", "--port", "x"], "--port"),
+        (["db", "sideways"], "sideways"),
+    ],
+)
+def test_usage_errors_exit_with_2(line: list[str], complaint: str) -> None:
+    result = runner.invoke(app, line)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+
+
+def test_sql_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HWQUEUE_DSN", "postgresql://nowhere.invalid/db")
+    script = runner.invoke(app, ["db", "sql"]).stdout
+    assert "create table hwqueue.lease " in script
+    assert "hwqueue_producer" in script
+    assert "hwqueue_producer" not in runner.invoke(app, ["db", "sql", "--no-roles"]).stdout

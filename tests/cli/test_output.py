@@ -1,0 +1,130 @@
+"""Global options anywhere on the line, rows as text or JSON, errors as exit codes."""
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hwqueue import errors
+from hwqueue.cli.main import app as root
+from hwqueue.cli.options import Options, in_front
+from hwqueue.cli.output import ExitCode, report_error, show_rows, to_json
+from hwqueue.schema import Drift
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("db status --json", "--json db status"),
+        ("db status --dsn x -v", "--dsn x -v db status"),
+        ("db status --dsn=x", "--dsn=x db status"),
+        ("--json db status", "--json db status"),
+        ("db status --dsn", "--dsn db status"),
+        ("lease spawn -- --json", "lease spawn -- --json"),
+    ],
+)
+def test_global_options_may_stand_anywhere(line: str, expected: str) -> None:
+    assert in_front(line.split()) == expected.split()
+
+
+def rows_printed(rows: list[dict[str, object]], options: Options) -> str:
+    app = typer.Typer()
+
+    @app.command()
+    def show(ctx: typer.Context) -> None:
+        ctx.obj = options
+        show_rows(ctx, rows)
+
+    return CliRunner().invoke(app, []).stdout
+
+
+def test_rows_line_up_in_a_pipe() -> None:
+    rows: list[dict[str, object]] = [
+        {"queue": "default", "paused": False, "policy": {"a": timedelta(seconds=90)}},
+        {"queue": "b", "paused": True, "policy": None},
+    ]
+    assert rows_printed(rows, Options()).splitlines() == [
+        "queue    paused  policy",
+        'default  no      {"a": 90.0}',
+        "b        yes     -",
+    ]
+    assert json.loads(rows_printed(rows, Options(json=True)))[0]["policy"] == {"a": 90.0}
+
+
+def test_no_rows() -> None:
+    assert rows_printed([], Options()) == ""
+    assert json.loads(rows_printed([], Options(json=True))) == []
+
+
+def test_json_of_what_the_queue_returns() -> None:
+    @dataclass(frozen=True)
+    class Thing:
+        thing_id: uuid.UUID
+        at: datetime
+
+    thing = Thing(uuid.UUID(int=1), datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    assert json.loads(to_json([thing])) == [
+        {"thing_id": str(uuid.UUID(int=1)), "at": "2026-01-02T03:04:00+00:00"}
+    ]
+    with pytest.raises(TypeError, match="cannot write object"):
+        to_json(object())
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.LeaseNotFound, ExitCode.NOT_FOUND),
+        (errors.QueueUnknown, ExitCode.NOT_FOUND),
+        (errors.NodeUnknown, ExitCode.NOT_FOUND),
+        (errors.PlacementInvalid, ExitCode.USAGE),
+        (errors.BadArgument, ExitCode.USAGE),
+        (errors.ConfigError, ExitCode.USAGE),
+        (errors.SchemaTooOld, ExitCode.SCHEMA),
+        (errors.SchemaTooNew, ExitCode.SCHEMA),
+        (errors.LeaseLost, ExitCode.FAILED),
+        (errors.EmbeddedError, ExitCode.FAILED),
+    ],
+)
+def test_errors_become_exit_codes(
+    kind: type[errors.HwqueueError], code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report_error(kind("no such thing", hint="look again"), Options()) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "error: no such thing\nhint: look again\n"
+
+
+def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise errors.ConfigError("wrong")
+    except errors.ConfigError as error:
+        report_error(error, Options(verbose=True))
+    assert "test_output.py" in capsys.readouterr().err
+
+
+def every_command(group: typer.core.TyperGroup, path: str = "hwqueue") -> dict[str, str]:
+    """The help epilog of each command, by its full name."""
+    found: dict[str, str] = {}
+    for name, command in group.commands.items():
+        if isinstance(command, typer.core.TyperGroup):
+            found |= every_command(command, f"{path} {name}")
+        else:
+            found[f"{path} {name}"] = command.epilog or ""
+    return found
+
+
+def test_every_command_has_an_example() -> None:
+    group = typer.main.get_command(root)
+    assert isinstance(group, typer.core.TyperGroup)
+    commands = every_command(group)
+    assert "hwqueue db start" in commands
+    assert [name for name, epilog in commands.items() if name not in epilog] == []
+
+
+def test_a_drift_reads_as_a_sentence() -> None:
+    drift = Drift("function", "clock()", "differs", {"volatility": ("v", "s")})
+    assert str(drift) == "function clock(): differs; volatility is 's', not 'v'"

@@ -1,0 +1,212 @@
+"""Take work, keep it, settle it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue import errors
+from hwqueue.client import AsyncClient
+from hwqueue.types import AssignedGpu, Claim, Gpu, LeaseSpec, LeaseState, NodeSpec, Settlement
+from tests.client.conftest import Node
+
+
+async def claim_one(client: AsyncClient, queue: str, node: Node) -> Claim:
+    """Spawn a lease and claim it."""
+    await client.spawn_lease(queue, "t", {"a": 1}, headers={"h": 1})
+    (claim,) = await client.claim_task([queue], node.node_id, node.epoch)
+    return claim
+
+
+async def test_a_claim_has_all_that_a_worker_needs(
+    client: AsyncClient, queue: str, node: Node
+) -> None:
+    claim = await claim_one(client, queue, node)
+    assert (claim.queue, claim.task_name, claim.params) == (queue, "t", {"a": 1})
+    assert (claim.attempt, claim.headers, claim.assignment) == (1, {"h": 1}, None)
+    assert claim.claim_token > 0
+    assert claim.expires_at > datetime.now(UTC)
+    assert await client.claim_task([queue], node.node_id, node.epoch) == []
+
+
+async def test_assignments_say_what_was_set_aside(client: AsyncClient, queue: str) -> None:
+    node_id, gpu_ids = uuid4(), [uuid4(), uuid4()]
+    spec = NodeSpec(
+        name="gpus",
+        instance_id="i",
+        cpu_milli=8000,
+        memory_mib=4096,
+        custom={"licence": 3},
+        gpus=[Gpu(resource_id=gpu_id, model="A100", memory_mib=1) for gpu_id in gpu_ids],
+    )
+    epoch = await client.register_node(node_id, spec)
+    wanted = {"cpu_milli": 500, "memory_mib": 64, "gpu": 2, "licence": 1}
+    await client.spawn_lease(queue, "t", placement={"resources": wanted})
+    (claim,) = await client.claim_task([queue], node_id, epoch)
+    assert claim.assignment is not None
+    assert (claim.assignment.cpu_milli, claim.assignment.memory_mib) == (500, 64)
+    assert claim.assignment.gpu_milli == 1000
+    assert claim.assignment.custom == {"licence": 1}
+    assert claim.assignment.gpus == tuple(
+        AssignedGpu(index=index, resource_id=gpu_id, model="A100")
+        for index, gpu_id in enumerate(gpu_ids)
+    )
+    assert (await client.get_lease(claim.lease_id)).assignment == claim.assignment
+
+
+async def test_claims_take_tasks_quantity_and_timeout(
+    client: AsyncClient, queue: str, node: Node
+) -> None:
+    await client.spawn_leases(queue, [LeaseSpec(task=task) for task in ("a", "b", "b", "b")])
+    claims = await client.claim_task(
+        [queue],
+        str(node.node_id),
+        node.epoch,
+        qty=2,
+        tasks=["b"],
+        claim_timeout=timedelta(hours=1),
+    )
+    assert [claim.task_name for claim in claims] == ["b", "b"]
+    assert claims[0].expires_at > datetime.now(UTC) + timedelta(minutes=59)
+
+
+async def test_completing(client: AsyncClient, queue: str, node: Node) -> None:
+    claim = await claim_one(client, queue, node)
+    state = await client.complete_lease(claim.lease_id, claim.claim_token, result={"rows": [1]})
+    assert state == LeaseState.COMPLETED
+    lease = await client.get_lease(claim.lease_id)
+    assert (lease.state, lease.result) == ("completed", {"rows": [1]})
+    with pytest.raises(errors.LeaseFinished):
+        await client.complete_lease(claim.lease_id, claim.claim_token)
+
+
+async def test_failing_and_releasing(client: AsyncClient, queue: str, node: Node) -> None:
+    claim = await claim_one(client, queue, node)
+    state = await client.release_lease(claim.lease_id, claim.claim_token)
+    assert state == LeaseState.PENDING
+    (claim,) = await client.claim_task([queue], node.node_id, node.epoch)
+    assert claim.attempt == 1
+    state = await client.fail_lease(
+        claim.lease_id,
+        claim.claim_token,
+        error={"message": "x"},
+        retry_at=datetime.now(UTC) + timedelta(hours=1),
+    )
+    assert state == LeaseState.SCHEDULED
+
+
+async def test_wrong_tokens_and_nodes(client: AsyncClient, queue: str, node: Node) -> None:
+    claim = await claim_one(client, queue, node)
+    with pytest.raises(errors.BadToken):
+        await client.complete_lease(claim.lease_id, claim.claim_token + 1)
+    await client.release_lease(claim.lease_id, claim.claim_token)
+    with pytest.raises(errors.LeaseLost) as caught:
+        await client.complete_lease(claim.lease_id, claim.claim_token)
+    assert caught.value.detail["claim_token"] == claim.claim_token
+    with pytest.raises(errors.NodeUnknown):
+        await client.claim_task([queue], uuid4(), 1)
+    await client.register_node(node.node_id, {"name": "n1", "instance_id": "second"})
+    with pytest.raises(errors.NodeSuperseded):
+        await client.claim_task([queue], node.node_id, node.epoch)
+
+
+async def test_required_arguments_are_not_left_to_the_database(
+    client: AsyncClient, queue: str, node: Node
+) -> None:
+    claim = await claim_one(client, queue, node)
+    with pytest.raises(errors.BadArgument, match="error must be JSON") as caught:
+        await client.fail_lease(claim.lease_id, claim.claim_token, error=None)  # type: ignore[arg-type]
+    assert caught.value.field == "error"
+
+
+async def test_settle_and_claim(client: AsyncClient, queue: str, node: Node) -> None:
+    await client.spawn_leases(queue, [LeaseSpec(task="t", params={"n": n}) for n in range(5)])
+    first = await client.claim_task([queue], node.node_id, node.epoch, qty=4)
+    assert len(first) == 4
+    settlements: list[Settlement | dict[str, Any]] = [
+        Settlement.complete(first[0].lease_id, first[0].claim_token, result={"ok": True}),
+        Settlement.fail(first[1].lease_id, first[1].claim_token, error={"m": 1}, retry=False),
+        Settlement.complete(first[0].lease_id, first[0].claim_token),
+        Settlement.release(first[2].lease_id, first[2].claim_token, delay=timedelta(hours=1)),
+        {
+            "lease_id": first[3].lease_id,
+            "claim_token": first[3].claim_token + 1,
+            "outcome": "complete",
+        },
+    ]
+    answer = await client.settle_and_claim(node.node_id, node.epoch, settlements, [queue], qty=5)
+    assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == [
+        (1, "ok", "completed"),
+        (2, "ok", "failed"),
+        (3, "finished", "completed"),
+        (4, "ok", "scheduled"),
+        (5, "bad_token", "claimed"),
+    ]
+    assert [claim.params for claim in answer.claimed] == [{"n": 4}]
+    only = await client.settle_and_claim(node.node_id, node.epoch, [], [queue], qty=0)
+    assert (only.settled, only.claimed) == ((), ())
+
+
+async def test_a_bad_settlement_is_named(client: AsyncClient, queue: str, node: Node) -> None:
+    claim = await claim_one(client, queue, node)
+    bad = Settlement.complete(claim.lease_id, claim.claim_token, result={"a": float("inf")})
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.settle_and_claim(node.node_id, node.epoch, [bad], [queue])
+    assert caught.value.field == "settle[0].result.a"
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.settle_and_claim(
+            node.node_id, node.epoch, [{"lease_id": claim.lease_id, "outcome": "won"}], [queue]
+        )
+    assert caught.value.field == "settle[0].outcome"
+
+
+async def test_heartbeats(client: AsyncClient, queue: str, node: Node) -> None:
+    kept = await claim_one(client, queue, node)
+    cancelled = await claim_one(client, queue, node)
+    await client.cancel_lease(cancelled.lease_id)
+    beats = await client.heartbeat_node(
+        node.node_id,
+        node.epoch,
+        claims=[
+            (kept.lease_id, kept.claim_token),
+            (str(cancelled.lease_id), cancelled.claim_token),
+            (kept.lease_id, kept.claim_token + 1),
+        ],
+        extend=timedelta(hours=1),
+    )
+    verdicts: dict[UUID, set[str]] = {}
+    for beat in beats:
+        verdicts.setdefault(beat.lease_id, set()).add(beat.verdict)
+    assert verdicts[cancelled.lease_id] == {"cancelled"}
+    assert "ok" in verdicts[kept.lease_id]
+    assert await client.heartbeat_node(node.node_id, node.epoch) == []
+
+
+async def test_extending(client: AsyncClient, queue: str, node: Node) -> None:
+    claim = await claim_one(client, queue, node)
+    until = await client.extend_claim(claim.lease_id, claim.claim_token, extend=timedelta(hours=2))
+    assert until > claim.expires_at + timedelta(hours=1)
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.extend_claim(claim.lease_id, claim.claim_token, extend=timedelta(0))
+    assert caught.value.field == "extend"
+
+
+async def test_a_hint_says_when_and_why(client: AsyncClient, queue: str, node: Node) -> None:
+    await client.spawn_lease(queue, "t", delay=timedelta(minutes=10))
+    await client.spawn_lease(queue, "t", affinity_tags={"gpu": False})
+    hint = await client.claim_hint([queue], node.node_id)
+    assert hint.retry_after is not None
+    assert timedelta(0) < hint.retry_after <= timedelta(minutes=10)
+    assert all(isinstance(count, int) for count in hint.reasons.values())
+
+
+async def test_adopting_running_work(client: AsyncClient, queue: str, node: Node) -> None:
+    adopted = await client.adopt_lease(queue, node.node_id, "t", {"pid": 7}, labels={"a": "b"})
+    lease = await client.get_lease(adopted.lease_id)
+    assert (lease.state, lease.node_id, lease.claim_token) == (
+        "claimed",
+        node.node_id,
+        adopted.claim_token,
+    )
+    assert await client.complete_lease(adopted.lease_id, adopted.claim_token) == "completed"

@@ -1,0 +1,202 @@
+"""Spawn leases and follow them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue import errors
+from hwqueue.client import AsyncClient
+from hwqueue.placement import Placement, label, tags
+from hwqueue.types import LeaseSpec, LeaseState, RetryPolicy
+from tests.client.conftest import Node
+
+
+async def test_a_lease_comes_back_as_it_was_spawned(client: AsyncClient, queue: str) -> None:
+    service, deadline = uuid4(), datetime.now(UTC) + timedelta(days=1)
+    params = {"text": "ü😀", "n": [1, 2.5, None, True], "big": 10**30}
+    spawned = await client.spawn_lease(
+        queue,
+        "render",
+        params,
+        placement=Placement().require(label("zone") == "a").resources(cpu_milli=500),
+        affinity_tags={"gpu": True},
+        priority=-3,
+        tenant="t1",
+        service_id=service,
+        labels={"app": "x"},
+        max_attempts=2,
+        retry=RetryPolicy(kind="fixed", base=timedelta(seconds=9)),
+        claim_timeout=timedelta(seconds=30),
+        deadline=deadline,
+        idempotency_key="k",
+        headers={"trace": "1"},
+    )
+    assert (spawned.created, spawned.state, spawned.shard_id) == (True, LeaseState.PENDING, 0)
+    lease = await client.get_lease(spawned.lease_id)
+    assert lease.params == params
+    assert (lease.queue, lease.task_name, lease.state) == (queue, "render", "pending")
+    assert (lease.priority, lease.tenant, lease.service_id) == (-3, "t1", service)
+    assert (lease.labels, lease.headers) == ({"app": "x"}, {"trace": "1"})
+    assert (lease.attempt, lease.max_attempts, lease.attempts) == (0, 2, ())
+    assert (lease.deadline, lease.idempotency_key) == (deadline, "k")
+    assert lease.placement["resources"] == {"cpu_milli": 500}
+    assert len(lease.placement["require"]) == 2
+
+
+async def test_a_raw_placement_is_as_good(client: AsyncClient, queue: str) -> None:
+    raw = {"require": [{"tags": {"gpu": True}}], "resources": {"cpu_milli": 1}}
+    built = Placement().require(tags(gpu=True)).resources(cpu_milli=1)
+    first = await client.spawn_lease(queue, "t", placement=raw)
+    second = await client.spawn_lease(queue, "t", placement=built)
+    leases = [await client.get_lease(lease.lease_id) for lease in (first, second)]
+    assert leases[0].placement == leases[1].placement
+
+
+async def test_an_idempotency_key_gives_the_first_lease(client: AsyncClient, queue: str) -> None:
+    first = await client.spawn_lease(queue, "t", {"a": 1}, idempotency_key="k")
+    again = await client.spawn_lease(queue, "t", {"a": 1}, idempotency_key="k")
+    assert (again.lease_id, again.created) == (first.lease_id, False)
+    with pytest.raises(errors.IdempotencyMismatch):
+        await client.spawn_lease(queue, "t", {"a": 2}, idempotency_key="k")
+
+
+async def test_your_own_id_is_used_once(client: AsyncClient, queue: str) -> None:
+    lease_id = uuid4()
+    assert (await client.spawn_lease(queue, "t", lease_id=lease_id)).lease_id == lease_id
+    with pytest.raises(errors.LeaseExists):
+        await client.spawn_lease(queue, "t", lease_id=str(lease_id))
+
+
+async def test_a_delayed_lease_is_scheduled(client: AsyncClient, queue: str) -> None:
+    spawned = await client.spawn_lease(queue, "t", delay=timedelta(hours=1))
+    assert spawned.state == LeaseState.SCHEDULED
+
+
+async def test_a_batch_keeps_its_order(client: AsyncClient, queue: str) -> None:
+    batch: list[LeaseSpec | dict[str, Any]] = [
+        LeaseSpec(task="a", params={"n": 0}),
+        {"task": "b", "params": {"n": 1}, "options": {"delay": timedelta(hours=1)}},
+        LeaseSpec(task="c", options={"placement": Placement().require(tags(x=1)), "priority": 2}),
+    ]
+    spawned = await client.spawn_leases(queue, batch)
+    assert [lease.state for lease in spawned] == ["pending", "scheduled", "pending"]
+    leases = [await client.get_lease(lease.lease_id) for lease in spawned]
+    assert [(lease.task_name, lease.params) for lease in leases] == [
+        ("a", {"n": 0}),
+        ("b", {"n": 1}),
+        ("c", {}),
+    ]
+    assert await client.spawn_leases(queue, []) == []
+
+
+async def test_a_bad_element_undoes_the_batch(client: AsyncClient, queue: str) -> None:
+    batch: list[dict[str, Any]] = [{"task": "a"}, {"task": "b", "options": {"priority": 1 << 20}}]
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.spawn_leases(queue, batch)
+    assert caught.value.detail["index"] == 1
+    assert caught.value.field == "options.priority"
+    assert await client.list_leases(queue=queue) == []
+
+
+REFUSED: list[tuple[dict[str, Any], type[errors.HwqueueError], str]] = [
+    ({"placement": {"requires": []}}, errors.PlacementInvalid, "options.placement.requires"),
+    (
+        {"placement": {"require": [{"node": str(uuid4())}, {"node": str(uuid4())}]}},
+        errors.PlacementContradictory,
+        "options.placement.require",
+    ),
+    ({"placement": {"spread": [{}]}}, errors.NotSupported, "options.placement.spread"),
+    ({"labels": {"a": 1}}, errors.BadArgument, "options.labels.a"),
+    ({"prio": 1}, errors.BadArgument, "options.prio"),
+    ({"delay": 5.5, "headers": []}, errors.BadArgument, "options.headers"),
+    ({"deadline": datetime(2030, 1, 1)}, errors.BadArgument, "options.deadline"),
+    ({"labels": {"a": "\0"}}, errors.BadArgument, "options.labels.a"),
+]
+
+
+async def test_a_refused_option_is_named(client: AsyncClient, queue: str) -> None:
+    for options, error, field in REFUSED:
+        with pytest.raises(error) as caught:
+            await client.spawn_lease(queue, "t", **options)
+        assert caught.value.field == field
+        assert caught.value.hint
+    assert await client.list_leases() == []
+
+
+async def test_the_database_is_not_asked_about_bad_json(client: AsyncClient, queue: str) -> None:
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.spawn_lease(queue, "t", {"a": [1, float("nan")]})
+    assert caught.value.field == "params.a[1]"
+    assert caught.value.__cause__ is None
+
+
+async def test_unknown_names_and_ids(client: AsyncClient) -> None:
+    with pytest.raises(errors.QueueUnknown):
+        await client.spawn_lease("nope", "t")
+    with pytest.raises(errors.LeaseNotFound):
+        await client.get_lease(uuid4())
+    with pytest.raises(errors.LeaseNotFound):
+        await client.cancel_lease(uuid4())
+
+
+async def test_lists_are_filtered_and_paged(client: AsyncClient, queue: str) -> None:
+    batch = [LeaseSpec(task=task) for task in ("a", "b", "a")]
+    ids = [lease.lease_id for lease in await client.spawn_leases(queue, batch)]
+    await client.cancel_lease(ids[0])
+    newest_first = [lease.lease_id for lease in await client.list_leases(queue=queue)]
+    assert sorted(newest_first) == sorted(ids)
+    assert {lease.lease_id for lease in await client.list_leases(task="a")} == {ids[0], ids[2]}
+    cancelled = await client.list_leases(state=LeaseState.CANCELLED)
+    assert [(lease.lease_id, lease.state) for lease in cancelled] == [(ids[0], "cancelled")]
+    page = await client.list_leases(limit=1)
+    rest = await client.list_leases(before=page[0].lease_id)
+    assert [lease.lease_id for lease in (*page, *rest)] == newest_first
+
+
+async def test_update_changes_only_what_is_given(client: AsyncClient, queue: str) -> None:
+    deadline = datetime.now(UTC) + timedelta(days=1)
+    spawned = await client.spawn_lease(queue, "t", labels={"a": "1"}, deadline=deadline)
+    state = await client.update_lease(
+        spawned.lease_id,
+        placement=Placement().require(tags(gpu=True)),
+        priority=7,
+        available_at=datetime.now(UTC) + timedelta(hours=1),
+    )
+    assert state == LeaseState.SCHEDULED
+    lease = await client.get_lease(spawned.lease_id)
+    assert (lease.priority, lease.labels, lease.deadline) == (7, {"a": "1"}, deadline)
+    assert lease.placement["require"]
+    await client.update_lease(spawned.lease_id, placement=None, labels=None, deadline=None)
+    lease = await client.get_lease(spawned.lease_id)
+    assert (lease.placement, lease.labels, lease.deadline) == ({}, {}, None)
+
+
+async def test_a_claimed_lease_is_not_updated(client: AsyncClient, queue: str, node: Node) -> None:
+    spawned = await client.spawn_lease(queue, "t")
+    assert await client.claim_task([queue], node.node_id, node.epoch)
+    with pytest.raises(errors.LeaseClaimed) as caught:
+        await client.update_lease(spawned.lease_id, priority=1)
+    assert caught.value.retryable
+    assert await client.cancel_lease(spawned.lease_id, reason="enough") == LeaseState.CLAIMED
+
+
+async def test_dead_leases_are_requeued(client: AsyncClient, queue: str, node: Node) -> None:
+    batch = [LeaseSpec(task=task) for task in ("a", "a", "b")]
+    ids = [lease.lease_id for lease in await client.spawn_leases(queue, batch)]
+    for claim in await client.claim_task([queue], node.node_id, node.epoch, qty=3):
+        await client.fail_lease(
+            claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False
+        )
+    lease = await client.get_lease(ids[0])
+    assert lease.state == LeaseState.FAILED
+    assert [(a.outcome, a.error, a.node_id) for a in lease.attempts] == [
+        ("failed", {"message": "no"}, node.node_id)
+    ]
+    assert await client.requeue_lease(ids[0]) == LeaseState.PENDING
+    hour = timedelta(hours=1)
+    now = datetime.now(UTC)
+    assert await client.requeue_failed(queue, since=now + hour) == 0
+    assert await client.requeue_failed(queue, task="a", until=now + hour, limit=10) == 1
+    assert await client.requeue_failed(queue) == 1

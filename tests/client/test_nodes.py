@@ -1,0 +1,135 @@
+"""Queues, nodes and upkeep."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from hwqueue import errors
+from hwqueue.client import AsyncClient
+from hwqueue.placement import Placement, tags
+from hwqueue.types import Gpu, NodeSpec, QueuePolicy
+from tests.client.conftest import Node
+
+
+async def test_queues_are_created_once(client: AsyncClient) -> None:
+    policy = QueuePolicy(claim_timeout=timedelta(minutes=2), max_attempts=3)
+    await client.create_queue("q", policy=policy)
+    await client.create_queue("q", policy=policy)
+    with pytest.raises(errors.QueueExists):
+        await client.create_queue("q")
+    await client.set_queue_policy("q", {"max_attempts": 4})
+    (queue,) = await client.list_queues()
+    assert (queue.queue, queue.paused, queue.pending) == ("q", False, 0)
+    assert (queue.policy["claim_timeout"], queue.policy["max_attempts"]) == (120, 4)
+
+
+async def test_bad_policies_are_named(client: AsyncClient) -> None:
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.create_queue("q", policy=QueuePolicy(max_attempts=0))
+    assert caught.value.field == "policy.max_attempts"
+    with pytest.raises(errors.NotSupported):
+        await client.create_queue("q", policy={"patience": 3})
+    assert await client.list_queues() == []
+
+
+async def test_pause_resume_and_drop(client: AsyncClient, queue: str, node: Node) -> None:
+    await client.spawn_lease(queue, "t")
+    await client.pause_queue(queue)
+    assert (await client.list_queues())[0].paused
+    assert await client.claim_task([queue], node.node_id, node.epoch) == []
+    await client.resume_queue(queue)
+    with pytest.raises(errors.QueueNotEmpty):
+        await client.drop_queue(queue)
+    await client.drop_queue(queue, force=True)
+    with pytest.raises(errors.QueueUnknown):
+        await client.pause_queue(queue)
+
+
+async def test_a_node_is_listed_as_it_was_registered(client: AsyncClient) -> None:
+    node_id, gpu_id = uuid4(), uuid4()
+    spec = NodeSpec(
+        name="n9",
+        instance_id="i",
+        heartbeat_timeout=timedelta(seconds=20),
+        labels={"zone": "a"},
+        rack=7,
+        cpu_milli=4000,
+        custom={"licence": 2},
+        gpus=[Gpu(resource_id=gpu_id, model="T4", memory_mib=16384)],
+        resources=[uuid4()],
+        slots=5,
+    )
+    epoch = await client.register_node(node_id, spec)
+    assert await client.register_node(node_id, spec) == epoch
+    (node,) = await client.list_nodes(name="n9")
+    assert (node.node_id, node.node_epoch, node.live) == (node_id, epoch, True)
+    assert (node.labels, node.rack, node.slots, node.claims) == ({"zone": "a"}, 7, 5, 0)
+    assert (node.capacity["cpu_milli"], node.capacity["licence"]) == (4000, 2)
+    (gpu,) = node.gpus
+    assert (gpu.resource_id, gpu.model, gpu.memory_mib, gpu.milli_used) == (gpu_id, "T4", 16384, 0)
+    assert await client.list_nodes(name="other") == []
+    with pytest.raises(errors.NodeNameTaken):
+        await client.register_node(uuid4(), spec)
+
+
+async def test_bad_specs_are_named(client: AsyncClient) -> None:
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.register_node(uuid4(), NodeSpec(name="n", instance_id="i", cpu_milli=-1))
+    assert caught.value.field == "spec.capacity.cpu_milli"
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.register_node("not an id", {})
+    assert caught.value.field == "node"
+
+
+async def test_cordon_drain_and_deregister(client: AsyncClient, queue: str, node: Node) -> None:
+    await client.spawn_lease(queue, "t")
+    await client.cordon_node(node.node_id)
+    assert await client.claim_task([queue], node.node_id, node.epoch) == []
+    await client.uncordon_node(node.node_id)
+    (claim,) = await client.claim_task([queue], node.node_id, node.epoch)
+    await client.drain_node(node.node_id, deadline=timedelta(minutes=1))
+    (seen,) = await client.list_nodes()
+    assert (seen.cordoned, seen.draining, seen.claims) == (True, True, 1)
+    (beat,) = await client.heartbeat_node(
+        node.node_id, node.epoch, claims=[(claim.lease_id, claim.claim_token)]
+    )
+    assert beat.verdict == "preempted"
+    await client.deregister_node(node.node_id)
+    assert await client.list_nodes() == []
+    with pytest.raises(errors.NodeUnknown):
+        await client.cordon_node(node.node_id)
+
+
+async def test_matches_say_why_not(client: AsyncClient, queue: str, node: Node) -> None:
+    (fits,) = await client.match_nodes(Placement().require(tags(gpu=True)), queue=queue)
+    assert (fits.node_id, fits.node_name, fits.eligible, fits.reasons) == (
+        node.node_id,
+        "n1",
+        True,
+        (),
+    )
+    (misses,) = await client.match_nodes({"require": [{"tags": {"zone": "b"}}]})
+    assert not misses.eligible
+    (reason,) = misses.reasons
+    assert (reason.code, reason.permanent) == ("label_mismatch", True)
+    assert reason.message
+    with pytest.raises(errors.PlacementInvalid):
+        await client.match_nodes({"requires": []})
+
+
+async def test_upkeep(client: AsyncClient, queue: str) -> None:
+    await client.spawn_lease(queue, "t")
+    reaped = await client.reap()
+    assert (reaped.expired, reaped.promoted, reaped.deadlines) == (0, 0, 0)
+    pruned = await client.prune(limit=10)
+    assert pruned.leases == 0
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.reap(limit=0)
+    assert caught.value.field == "limit"
+
+
+async def test_the_schema_fits(client: AsyncClient) -> None:
+    version = await client.schema_version()
+    assert len(version.bundle_sha256) == 64
+    await client.check_schema()

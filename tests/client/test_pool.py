@@ -1,0 +1,127 @@
+"""A client's own connections: opening, what they leave in a session, being cut off."""
+
+import asyncio
+import inspect
+import time
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from hwqueue import errors
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import NodeSpec
+from tests.client.conftest import Awaitable
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def signatures(kind: type) -> dict[str, inspect.Signature]:
+        methods = inspect.getmembers(kind, inspect.isfunction)
+        return {name: inspect.signature(m) for name, m in methods if not name.startswith("_")}
+
+    assert signatures(Client) == signatures(AsyncClient)
+    for name in signatures(AsyncClient):
+        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)), name
+        assert inspect.getdoc(getattr(AsyncClient, name)), name
+
+
+async def test_a_closed_client_says_so(dsn: str) -> None:
+    client = AsyncClient(dsn)
+    with pytest.raises(errors.ConfigError, match="not open"):
+        await client.list_queues()
+    await client.open()
+    assert await client.list_queues() == []
+    await client.close()
+    with pytest.raises(errors.ConfigError, match="not open"):
+        await client.list_queues()
+
+
+async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) -> None:
+    nowhere = make_conninfo(dsn, dbname="there_is_no_such_database")
+    client = AsyncClient(nowhere) if kind == "async" else Awaitable(Client(nowhere))
+    started = time.monotonic()
+    with pytest.raises(psycopg.OperationalError, match="there_is_no_such_database"):
+        await client.open()
+    assert time.monotonic() - started < 10
+
+
+def test_a_pool_needs_a_connection(dsn: str) -> None:
+    with pytest.raises(errors.ConfigError, match="at least 1"):
+        Client(dsn, pool_size=0)
+
+
+async def test_a_database_without_the_schema(kind: str, empty_dsn: str) -> None:
+    client = AsyncClient(empty_dsn) if kind == "async" else Awaitable(Client(empty_dsn))
+    await client.open()
+    for call in (client.list_queues, client.check_schema):
+        with pytest.raises(errors.SchemaTooOld) as caught:
+            await call()
+        assert "hwqueue db upgrade" in str(caught.value.hint)
+    await client.close()
+
+
+def test_nothing_is_left_in_the_session(dsn: str, conn: psycopg.Connection) -> None:
+    statements = "select count(*) from pg_prepared_statements"
+    with Client(dsn, pool_size=1) as client:
+        for _ in range(8):
+            client.list_queues()
+        assert client._pool is not None
+        assert client._pool.run(statements, {}) == [(0,)]
+        sessions = conn.execute(
+            "select count(*), count(*) filter (where state <> 'idle') from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+            " and backend_type = 'client backend'"
+        ).fetchone()
+        assert sessions == (1, 0)
+    with Client(dsn, pool_size=1, prepare=True) as client:
+        for _ in range(8):
+            client.list_queues()
+        assert client._pool is not None
+        assert client._pool.run(statements, {}) != [(0,)]
+
+
+async def test_cancelling_the_caller_does_not_cancel_the_statement(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.create_queue("work")
+        spawned = await client.spawn_lease("work", "t", {"a": 1})
+        node = spawned.lease_id  # any uuid will do
+        epoch = await client.register_node(node, NodeSpec(name="n", instance_id="i"))
+        with conn.transaction():
+            # the claim waits for the node that is held here, whatever becomes of its caller
+            conn.execute("select from hwqueue.node_state for update")
+            claiming = asyncio.create_task(client.claim_task(["work"], node, epoch))
+            await lock_is_waited_for(dsn)
+            claiming.cancel()
+            await asyncio.sleep(0)
+            assert not claiming.done()
+        with pytest.raises(asyncio.CancelledError):
+            await claiming
+        assert (await client.get_lease(spawned.lease_id)).state == "claimed"
+
+
+async def lock_is_waited_for(dsn: str) -> None:
+    """Return as soon as a session of the database waits for a lock."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as watcher:
+        for _ in range(1000):
+            cursor = await watcher.execute(
+                "select from pg_stat_activity"
+                " where datname = current_database() and wait_event_type = 'Lock'"
+            )
+            if await cursor.fetchone() is not None:
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError("nobody waits")
+
+
+def test_a_server_that_turned_read_only_is_left(dsn: str, conn: psycopg.Connection) -> None:
+    conn.execute(f'alter database "{conn.info.dbname}" set default_transaction_read_only = on')
+    session = "select pg_backend_pid()"
+    with Client(dsn, pool_size=1) as client:
+        assert client._pool is not None
+        before = client._pool.run(session, {})
+        assert client._pool.run(session, {}) == before
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            client.create_queue("q")
+        assert client._pool.run(session, {}) != before

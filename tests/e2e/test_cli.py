@@ -1,0 +1,225 @@
+"""The command line against a real database: what each noun does, prints and exits with."""
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from hwqueue.cli.main import app
+
+Cli = Callable[..., Result]
+GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}', "--gpu", "T4")
+
+
+@pytest.fixture
+def cli(dsn: str) -> Cli:
+    """Run `hwqueue ARGS --dsn ...`; `code` is what it must exit with."""
+
+    def run(*args: str, code: int = 0, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(app, ["--dsn", dsn, *args], input=stdin)
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def shown(cli: Cli) -> Callable[..., Any]:
+    """Run a command with --json and return what it printed."""
+
+    def run(*args: str, code: int = 0, stdin: str | None = None) -> Any:
+        return json.loads(cli("--json", *args, code=code, stdin=stdin).stdout)
+
+    return run
+
+
+def test_a_queue_from_create_to_drop(cli: Cli, shown: Callable[..., Any]) -> None:
+    made = shown("queue", "create", "renders", "--policy", '{"max_attempts": 3}')
+    assert made["queue"] == "renders"
+    assert made["policy"]["max_attempts"] == 3
+    assert [queue["queue"] for queue in shown("queue", "list")] == ["renders"]
+    cli("queue", "pause", "renders")
+    assert shown("queue", "show", "renders")["paused"] is True
+    cli("queue", "resume", "renders")
+    assert shown("queue", "policy", "renders", '{"max_attempts": 7}')["max_attempts"] == 7
+    cli("lease", "spawn", "renders", "draw")
+    refused = cli("queue", "drop", "renders", code=1)
+    assert "renders" in refused.stderr
+    cli("queue", "drop", "renders", "--force")
+    assert shown("queue", "list") == []
+
+
+def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> None:
+    cli("queue", "create", "renders")
+    spawned = shown(
+        "lease", "spawn", "renders", "draw",
+        "--params", '{"frame": 7}', "--placement", '{"resources": {"gpu": 1}}',
+        "--tags", '{"gpu_model": "T4"}', "--label", "team=film", "--priority", "5", "--key", "k1",
+    )  # fmt: skip
+    assert spawned["created"] is True
+    assert spawned["state"] == "pending"
+    lease_id = spawned["lease_id"]
+    lease = shown("lease", "show", lease_id)
+    assert lease["params"] == {"frame": 7}
+    assert lease["labels"] == {"team": "film"}
+    assert lease["priority"] == 5
+    assert lease["placement"]["resources"] == {"gpu": 1}
+    assert [row["lease_id"] for row in shown("lease", "list", "--state", "pending")] == [lease_id]
+    assert shown("lease", "list", "--queue", "renders", "--state", "failed") == []
+    assert shown("lease", "cancel", lease_id)[0]["state"] == "cancelled"
+    assert shown("lease", "requeue", lease_id)[0]["state"] == "pending"
+    again = shown("lease", "requeue", "--failed", "renders")
+    assert again == {"requeued": 0}
+
+
+def test_delayed_leases_are_scheduled(cli: Cli, shown: Callable[..., Any]) -> None:
+    cli("queue", "create", "renders")
+    assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"
+
+
+def test_pages_of_leases(cli: Cli, shown: Callable[..., Any]) -> None:
+    cli("queue", "create", "renders")
+    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(3)]
+    first = shown("lease", "list", "--limit", "2")
+    rest = shown("lease", "list", "--limit", "2", "--before", first[-1]["lease_id"])
+    assert [row["lease_id"] for row in first + rest] == ids[::-1]
+
+
+def test_a_node_from_register_to_deregister(cli: Cli, shown: Callable[..., Any]) -> None:
+    made = shown("node", "register", "box-1", *GPU_NODE, "--gpu", "T4", "--rack", "7")
+    assert made["node_epoch"] == 1
+    node = shown("node", "show", "box-1")
+    assert node["labels"] == {"gpu_model": "T4"}
+    assert [gpu["model"] for gpu in node["gpus"]] == ["T4", "T4"]
+    assert node["rack"] == 7
+    assert node["state"] == "live"
+    assert shown("node", "show", made["node_id"])["name"] == "box-1"
+    for command, state in (
+        (["cordon", "box-1"], "cordoned"),
+        (["uncordon", "box-1"], "live"),
+        (["drain", "box-1", "--deadline", "10m"], "draining"),
+    ):
+        cli("node", *command)
+        assert shown("node", "list")[0]["state"] == state
+    cli("node", "deregister", "box-1")
+    assert shown("node", "list") == []
+
+
+def test_register_from_a_file(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "node.json"
+    file.write_text('{"labels": {"zone": "a"}, "slots": 2}')
+    cli("node", "register", "box-1", "--spec", str(file))
+    node = shown("node", "show", "box-1")
+    assert (node["labels"], node["slots"]) == ({"zone": "a"}, 2)
+    both = cli("node", "register", "box-2", "--spec", str(file), "--rack", "1", code=2)
+    assert "--spec says everything" in both.stderr
+
+
+def test_match_says_who_could_and_why_others_could_not(
+    cli: Cli, shown: Callable[..., Any], tmp_path: Path
+) -> None:
+    cli("node", "register", "gpu-box", *GPU_NODE)
+    cli("node", "register", "plain-box", "--capacity", '{"cpu_milli": 4000}')
+    placement = '{"require": [{"tags": {"gpu_model": "T4"}}], "resources": {"gpu": 1}}'
+    matches = {match["node_name"]: match for match in shown("match", placement)}
+    assert matches["gpu-box"]["eligible"] is True
+    assert matches["plain-box"]["eligible"] is False
+    assert {"label_missing", "label_mismatch"} & {
+        reason["code"] for reason in matches["plain-box"]["reasons"]
+    }
+    file = tmp_path / "placement.json"
+    file.write_text(placement)
+    text = cli("match", str(file))
+    assert "gpu-box" in text.stdout
+    assert "plain-box" not in text.stdout
+    assert "1 nodes could not" in text.stderr
+    assert "plain-box" in cli("match", "-", "--all", stdin=placement).stdout
+    nobody = cli("match", '{"resources": {"gpu": 9}}', code=1)
+    assert "insufficient_capacity" in nobody.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sqlstate", "words"),
+    [
+        (["queue", "show", "absent"], 3, "QHQ01", "absent"),
+        (["lease", "spawn", "absent", "draw"], 3, "QHQ01", "absent"),
+        (["lease", "show", str(uuid.UUID(int=7))], 3, "QHL04", "7"),
+        (["lease", "show", "seven"], 2, None, "LEASE_ID"),
+        (["lease", "requeue"], 2, None, "--failed QUEUE"),
+        (["node", "show", "absent"], 3, "QHN01", "absent"),
+        (["node", "cordon", "absent"], 3, "QHN01", "absent"),
+        (["queue", "create", "x" * 300], 2, "QHA01", ""),
+        (["queue", "create", "q", "--policy", '{"patience": 5}'], 2, "QHC05", "patience"),
+        (["match", '{"require": [{"label": "a", "op": "near"}]}'], 2, "QHC03", "near"),
+        (["match", '{"spread": [{"domain": "rack", "max_skew": 1}]}'], 2, "QHC05", "spread"),
+        (["match", "{"], 2, None, "not JSON"),
+        (["worker", "run"], 2, None, "--app is missing"),
+        (["worker", "run", "--app", "nowhere:app"], 2, None, "no module"),
+        (["node", "drain", "n", "--deadline", "soon"], 2, None, "--deadline"),
+    ],
+)
+def test_errors_name_what_is_wrong(
+    cli: Cli, args: list[str], code: int, sqlstate: str | None, words: str
+) -> None:
+    result = cli("--json", *args, code=code)
+    error = json.loads(result.stderr)
+    assert error["sqlstate"] == sqlstate
+    assert words in json.dumps(error)
+    assert result.stdout == ""
+    plain = cli(*args, code=code)
+    assert plain.stderr.startswith("error: ")
+
+
+def test_no_schema_is_exit_code_4(empty_dsn: str) -> None:
+    result = CliRunner().invoke(app, ["--dsn", empty_dsn, "queue", "list"])
+    assert result.exit_code == 4
+    assert "hwqueue db upgrade" in result.stderr
+
+
+def test_a_worker_process_runs_a_lease_and_stops_on_sigterm(
+    cli: Cli, shown: Callable[..., Any], dsn: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "from hwqueue.app import App\n"
+        "app = App()\n"
+        "@app.task('add')\n"
+        "def add(params): return params['a'] + params['b']\n"
+    )
+    cli("queue", "create", "sums")
+    wanted = ("--tags", '{"region": "us-east"}', "--params", '{"a": 2, "b": 3}')
+    lease_id = shown("lease", "spawn", "sums", "add", *wanted)["lease_id"]
+    command = (
+        *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
+        *("worker", "run", "--app", "tasks:app", "--queue", "sums", "--name", "box-1"),
+        *("--tags", '{"gpu": true, "region": "us-east"}', "--no-detect", "--listen-dsn", dsn),
+    )
+    worker = subprocess.Popen(command, cwd=tmp_path)
+    try:
+        _wait_for_completion(dsn, lease_id)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=20) == 0
+    finally:
+        worker.kill()
+    assert shown("lease", "show", lease_id)["result"] == 5
+
+
+def _wait_for_completion(dsn: str, lease_id: str) -> None:
+    """Ask until the lease is completed; a minute is far more than it takes."""
+    query = (
+        "select bool_or(state = 'completed') from"
+        " (select (hwqueue.get_lease(p_lease => %s)).state, pg_sleep(0.05)) as seen"
+    )
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for _ in range(600):
+            row = connection.execute(query, [lease_id]).fetchone()
+            if row is not None and row[0]:
+                return
+    raise AssertionError(f"lease {lease_id} was not completed")

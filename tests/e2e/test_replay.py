@@ -1,0 +1,197 @@
+"""Replays over real connections: allocation, the independent check, timed runs, the demo."""
+
+import asyncio
+import csv
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from hwqueue.cli.main import app
+from hwqueue.replay.fleet import Fleet
+from hwqueue.replay.generate import add_labels, generate_trace, impossible_jobs
+from hwqueue.replay.model import Trace
+from hwqueue.replay.report import Report
+from hwqueue.replay.run import Plan, facts_of, run
+from hwqueue.replay.trace import POD_COLUMNS
+
+# Allocated GPUs in percent on the generated cluster; less than what is seen.
+FLOOR_PERCENT = 97.0
+
+
+def _run(dsn: str, trace: Trace, plan: Plan) -> Report:
+    return asyncio.run(run(dsn, trace, facts_of(trace), plan, lambda _stage, _fleet: None))
+
+
+def _write(trace: Trace, folder: Path) -> tuple[Path, Path]:
+    """Write a trace as the two CSV files that `hwqueue replay` reads."""
+    nodes, pods = folder / "nodes.csv", folder / "pods.csv"
+    with nodes.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["node", "cpu_milli", "memory_mib", "gpu", "gpu_model"])
+        for machine in trace.machines:
+            writer.writerow(
+                [machine.name, machine.cpu_milli, machine.memory_mib, machine.gpus,
+                 machine.gpu_model]
+            )  # fmt: skip
+    with pods.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(POD_COLUMNS)
+        for job in trace.jobs:
+            writer.writerow(
+                [job.name, job.cpu_milli, job.memory_mib, job.num_gpu, job.gpu_milli,
+                 "|".join(job.gpu_models), job.qos, job.phase,
+                 job.created_at, job.scheduled_at, job.deleted_at]
+            )  # fmt: skip
+    return nodes, pods
+
+
+def _databases(dsn: str) -> set[str]:
+    with psycopg.connect(dsn) as connection:
+        return {name for (name,) in connection.execute("select datname from pg_database")}
+
+
+def _replay(dsn: str, nodes: Path, pods: Path, *args: str) -> Result:
+    files = ("--nodes", str(nodes), "--leases", str(pods))
+    return CliRunner().invoke(app, ["--dsn", dsn, "replay", *files, *args])
+
+
+def test_backlog_fills_the_generated_cluster(dsn: str) -> None:
+    trace = generate_trace(60, seed=1, demand=1.3)
+    report = _run(dsn, trace, Plan(seed=1, demand_percent=130, connections=1))
+    assert report.check.violations == ()
+    assert report.check.grants == report.timing.claims > 200
+    assert report.gpus_allocated_percent >= FLOOR_PERCENT
+    assert sum(kind.pending for kind in report.kinds) == sum(
+        reason.leases for reason in report.pending
+    )
+    assert "claimable" not in {reason.code for reason in report.pending}
+
+
+def test_backlog_with_several_connections_and_claims_of_several(dsn: str) -> None:
+    trace = generate_trace(20, seed=2, demand=1.3)
+    report = _run(dsn, trace, Plan(seed=2, demand_percent=130, connections=4, qty=3))
+    assert report.check.violations == ()
+    assert "claimable" not in {reason.code for reason in report.pending}
+
+
+def test_timed_run_ends_every_lease_as_recorded(dsn: str) -> None:
+    trace = generate_trace(20, seed=3, demand=0.5, span=600)
+    report = _run(dsn, trace, Plan(mode="timed", seed=3, speedup=2000))
+    assert report.check.violations == ()
+    assert report.timed is not None
+    failed = sum(job.phase == "Failed" for job in trace.jobs)
+    assert report.timed.outcomes["failed"] == failed
+    assert report.timed.outcomes["completed"] == len(trace.jobs) - failed
+    assert report.gpus_allocated == 0
+    assert report.timed.peak_gpu_percent > 0
+
+
+def test_replay_from_files_leaves_nothing_behind(dsn: str, tmp_path: Path) -> None:
+    nodes, pods = _write(generate_trace(10, seed=4, demand=1.2), tmp_path)
+    before = _databases(dsn)
+    chart = tmp_path / "run.png"
+    result = _replay(dsn, nodes, pods, "--json", "--seeds", "1,2", "--chart", str(chart))
+    assert result.exit_code == 0, (result.output, result.exception)
+    content: dict[str, Any] = json.loads(result.stdout)
+    assert [run["seed"] for run in content["runs"]] == [1, 2]
+    spread = content["summary"]["gpus_allocated_percent"]
+    assert spread["low"] <= spread["median"] <= spread["high"]
+    assert all(run["check"]["violations"] == [] for run in content["runs"])
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert _databases(dsn) == before
+
+
+def test_replay_prints_a_report_and_an_html_chart(dsn: str, tmp_path: Path) -> None:
+    nodes, pods = _write(generate_trace(8, seed=5, demand=1.2), tmp_path)
+    chart = tmp_path / "run.html"
+    result = _replay(dsn, nodes, pods, "--ignore-gpu-spec", "--chart", str(chart))
+    assert result.exit_code == 0, (result.output, result.exception)
+    for words in ("GPUs allocated", "GPUs by model", "Why leases stay pending", "every constraint"):
+        assert words in result.stdout
+    assert "<svg" in chart.read_text()
+
+
+def test_in_place_only_into_an_unused_database(dsn: str, tmp_path: Path) -> None:
+    nodes, pods = _write(generate_trace(8, seed=6, demand=0.5), tmp_path)
+    for _ in range(2):  # it clears up behind itself, so that it can be run again
+        result = _replay(dsn, nodes, pods, "--in-place")
+        assert result.exit_code == 0, (result.output, result.exception)
+    CliRunner().invoke(app, ["--dsn", dsn, "queue", "create", "mine"])
+    refused = _replay(dsn, nodes, pods, "--in-place")
+    assert refused.exit_code == 2
+    assert "the database is in use: it has 1 queues" in refused.stderr
+
+
+def test_a_role_that_may_not_create_databases_is_told_what_to_do(dsn: str, tmp_path: Path) -> None:
+    nodes, pods = _write(generate_trace(8, seed=6, demand=0.5), tmp_path)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create role hwqueue_replay_poor login password 'poor'")
+    try:
+        poor = psycopg.conninfo.make_conninfo(dsn, user="hwqueue_replay_poor", password="poor")
+        refused = _replay(poor, nodes, pods)
+    finally:
+        with psycopg.connect(dsn) as connection:
+            connection.execute("drop role hwqueue_replay_poor")
+    assert refused.exit_code == 2
+    assert "may not create one" in refused.stderr
+    assert "--in-place" in refused.stderr
+
+
+def test_bad_input_creates_nothing(dsn: str, tmp_path: Path) -> None:
+    nodes, pods = _write(generate_trace(8, seed=7, demand=0.5), tmp_path)
+    nodes.write_text(nodes.read_text().replace("96000", "lots", 1))
+    before = _databases(dsn)
+    refused = _replay(dsn, nodes, pods)
+    assert refused.exit_code == 2
+    assert "column cpu_milli: 'lots' is not a whole number" in refused.stderr
+    assert _databases(dsn) == before
+    for args in (["--seeds", "1,x"], ["--chart", "run.pdf"], ["--keep", "--seeds", "1,2"]):
+        assert _replay(dsn, nodes, pods, *args).exit_code == 2
+
+
+def test_violations_fail_the_run(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, pods = _write(generate_trace(8, seed=8, demand=0.5), tmp_path)
+    granted = Fleet._granted
+
+    def forget_devices(self: Fleet, node: Any, claims: Any) -> Any:
+        return granted(self, node, [_without_gpus(claim) for claim in claims])
+
+    monkeypatch.setattr(Fleet, "_granted", forget_devices)
+    result = _replay(dsn, nodes, pods)
+    assert result.exit_code == 1
+    assert "violations in" in result.stdout
+
+
+def _without_gpus(claim: Any) -> Any:
+    return replace(claim, assignment=None)
+
+
+def test_demo_ends_with_what_to_type_next(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwqueue.cli.demo.demo_trace", _small_demo_trace)
+    monkeypatch.setattr("hwqueue.cli.demo.SPEEDUP", 6000.0)
+    for _ in range(2):  # it can be repeated: the second run replaces the first one's data
+        result = CliRunner().invoke(app, ["--dsn", dsn, "demo"])
+        assert result.exit_code == 0, (result.output, result.exception)
+    for words in ("What you just saw", "every constraint kept", "H100", "What to type next"):
+        assert words in result.stdout
+    commands = result.stdout.split("What to type next")[1].split("\n")
+    for line in filter(None, map(str.strip, commands)):
+        followed = CliRunner().invoke(app, ["--dsn", dsn, *_words(line)])
+        assert followed.exit_code == (1 if "H100" in line else 0), (line, followed.output)
+
+
+def _small_demo_trace(*, seed: int) -> Trace:
+    trace = add_labels(generate_trace(12, seed=seed, demand=0.6, span=600), seed=seed)
+    return replace(trace, jobs=trace.jobs + impossible_jobs())
+
+
+def _words(line: str) -> list[str]:
+    program, *words = shlex.split(line)
+    assert program == "hwqueue"
+    return words

@@ -1,0 +1,150 @@
+"""Workers whose connections are cut, pooled, or told of new work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.client import AsyncClient
+from hwqueue.types import LeaseState
+from tests.e2e.worker_support import QUEUE, ended, until, wait_until, worker
+
+CUT = (
+    "select pg_terminate_backend(pid) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+)
+IDLE_AND_LISTENING = (
+    "select 1 from hwqueue.queue_signal, pg_stat_activity where waiting_since is not null"
+    " and datname = current_database() and query ~* '^listen'"
+)
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(dsn) as connected:
+        await connected.create_queue(QUEUE)
+        yield connected
+
+
+async def test_a_worker_outlives_its_connections(
+    client: AsyncClient,
+    dsn: str,
+    conn: psycopg.Connection,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    running = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+    async with worker(dsn):
+        await until((tmp_path / "started").exists)
+        for _ in range(3):
+            conn.execute(CUT)
+            async with AsyncClient(dsn) as fresh:
+                added = await fresh.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+                assert (await ended(fresh, added.lease_id)).result == 3
+        (tmp_path / "go").touch()
+        async with AsyncClient(dsn) as fresh:
+            lease = await ended(fresh, running.lease_id)
+    assert (lease.result, lease.attempt) == ("went", 1)
+    assert ": trying again in" in caplog.text
+
+
+async def test_a_read_only_server_is_left_for_a_writable_one(
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = conninfo_to_dict(dsn)["dbname"]
+    async with worker(dsn):
+        # As after a failover: the sessions live on and may not write any more, new ones may.
+        conn.execute(f'alter database "{database}" set default_transaction_read_only = on')
+        conn.execute(CUT)
+        await until(lambda: "read-only transaction" in caplog.text)
+        conn.execute("set default_transaction_read_only = off")
+        conn.execute(f'alter database "{database}" reset default_transaction_read_only')
+        async with AsyncClient(dsn) as fresh:
+            added = await fresh.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+            assert (await ended(fresh, added.lease_id)).result == 3
+
+
+async def test_a_notification_ends_the_wait(
+    client: AsyncClient, dsn: str, conn: psycopg.Connection
+) -> None:
+    never = timedelta(hours=1)
+    async with worker(dsn, listen_dsn=dsn, poll_interval=never):
+        await until(lambda: conn.execute(IDLE_AND_LISTENING).fetchone() is not None)
+        for number in range(3):  # the worker has found nothing before each of them
+            spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
+            assert (await ended(client, spawned.lease_id)).result == number
+
+
+async def test_without_listen_the_worker_polls(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(dsn, listen_dsn="host=127.0.0.1 port=1"):
+        await until(lambda: "cannot LISTEN, polling instead" in caplog.text)
+        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+        assert (await ended(client, spawned.lease_id)).result == 3
+
+
+async def test_an_unknown_queue_is_waited_for(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(dsn, queues=("unheard-of",)) as stopped_in_its_wait:
+        await until(lambda: "claims are refused" in caplog.text)
+        assert "unheard-of" in caplog.text
+        stopped_in_its_wait.stop()
+
+
+@pytest.fixture
+def bouncer(dsn: str, tmp_path: Path) -> Iterator[str]:
+    """The test's database through PgBouncer in transaction mode."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        if os.environ.get("HWQUEUE_TEST_STRICT"):
+            pytest.fail("pgbouncer is not installed")
+        pytest.skip("pgbouncer is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    target = conninfo_to_dict(dsn)
+    keys = ("host", "port", "dbname", "user", "password")
+    server = " ".join(f"{key}={target[key]}" for key in keys if key in target)
+    config = tmp_path / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\nhwqueue = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {port}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 2\n"
+        "unix_socket_dir =\n"
+    )
+    as_user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
+    with subprocess.Popen([program, "-q", *as_user, str(config)]) as process:
+        try:
+            wait_until(lambda: is_open(port))
+            yield make_conninfo("", host="127.0.0.1", port=port, dbname="hwqueue", user="any")
+        finally:
+            process.terminate()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_workers_run_through_pgbouncer_in_transaction_mode(
+    client: AsyncClient, dsn: str, bouncer: str
+) -> None:
+    async with AsyncClient(bouncer) as producer:
+        batch = [{"task": "add", "params": {"a": number, "b": 0}} for number in range(100)]
+        spawned = await producer.spawn_leases(QUEUE, batch)
+        # Two workers on two server connections, so that each of them meets the other's.
+        async with worker(bouncer, listen_dsn=dsn), worker(bouncer, name="node-2"):
+            leases = await asyncio.gather(*(ended(producer, one.lease_id) for one in spawned))
+    assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
+    assert {lease.attempt for lease in leases} == {1}

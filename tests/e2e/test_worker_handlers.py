@@ -1,0 +1,135 @@
+"""What becomes of a lease when its handler returns, raises, or takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue.client import AsyncClient
+from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
+from tests.e2e.worker_support import QUEUE, ended, worker
+
+AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(dsn) as connected:
+        await connected.create_queue(
+            QUEUE, policy=QueuePolicy(max_result_bytes=1000, retry=AT_ONCE)
+        )
+        yield connected
+
+
+async def run_one(client: AsyncClient, dsn: str, task: str, params: Any, **options: Any) -> Lease:
+    spawned = await client.spawn_lease(QUEUE, task, params, **options)
+    async with worker(dsn):
+        return await ended(client, spawned.lease_id)
+
+
+@pytest.mark.parametrize("task", ["add", "add-sync"])
+async def test_what_a_handler_returns_is_the_result(
+    client: AsyncClient, dsn: str, task: str
+) -> None:
+    lease = await run_one(client, dsn, task, {"a": 40, "b": 2})
+    assert (lease.state, lease.result, lease.attempt) == (LeaseState.COMPLETED, 42, 1)
+
+
+async def test_a_process_handler_runs_elsewhere(client: AsyncClient, dsn: str) -> None:
+    lease = await run_one(client, dsn, "add-process", {"a": 40, "b": 2})
+    assert lease.state is LeaseState.COMPLETED
+    assert lease.result["sum"] == 42
+    assert lease.result["pid"] != os.getpid()
+
+
+async def test_the_context_tells_about_the_lease(client: AsyncClient, dsn: str) -> None:
+    lease = await run_one(client, dsn, "tell", {}, headers={"trace": "abc"})
+    assert lease.result["lease_id"] == str(lease.lease_id)
+    assert lease.result["attempt"] == 1
+    assert lease.result["token"] > 0
+    assert lease.result["headers"] == {"trace": "abc"}
+
+
+async def test_a_failing_handler_is_tried_again(client: AsyncClient, dsn: str) -> None:
+    lease = await run_one(client, dsn, "flaky", {})
+    assert (lease.state, lease.result, lease.attempt) == (LeaseState.COMPLETED, "done", 3)
+    first, second = lease.attempts
+    assert (first.outcome, first.error["type"]) == ("failed", "ValueError")
+    assert "the first attempt fails" in first.error["traceback"]
+    assert second.error["message"] == "so does the second"
+
+
+async def test_the_last_attempt_leaves_a_dead_lease(client: AsyncClient, dsn: str) -> None:
+    lease = await run_one(client, dsn, "flaky", {}, max_attempts=1)
+    assert (lease.state, lease.attempt) == (LeaseState.FAILED, 1)
+    assert lease.error["message"] == "the first attempt fails"
+
+
+@pytest.mark.parametrize(
+    ("task", "params", "kind"),
+    [
+        ("reject", None, "hwqueue.app.Reject"),
+        ("not-json", None, "ResultNotJson"),
+        ("large", 2000, "ResultRefused"),
+    ],
+)
+async def test_what_cannot_succeed_is_not_tried_again(
+    client: AsyncClient, dsn: str, task: str, params: Any, kind: str
+) -> None:
+    lease = await run_one(client, dsn, task, params)
+    assert (lease.state, lease.attempt, lease.error["type"]) == (LeaseState.FAILED, 1, kind)
+
+
+async def test_one_refused_result_does_not_hold_up_the_others(
+    client: AsyncClient, dsn: str
+) -> None:
+    tasks = [{"task": "large", "params": size} for size in (10, 2000, 20)]
+    spawned = await client.spawn_leases(QUEUE, tasks)
+    async with worker(dsn):
+        leases = [await ended(client, one.lease_id) for one in spawned]
+    states = [lease.state for lease in leases]
+    assert states == [LeaseState.COMPLETED, LeaseState.FAILED, LeaseState.COMPLETED]
+
+
+async def test_a_handler_that_exits_does_not_end_the_worker(client: AsyncClient, dsn: str) -> None:
+    leaving = await client.spawn_lease(QUEUE, "exit", max_attempts=1)
+    async with worker(dsn, concurrency=1):
+        lease = await ended(client, leaving.lease_id)
+        adding = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 1})
+        assert (await ended(client, adding.lease_id)).result == 2
+    assert "SystemExit" in lease.error["message"]
+
+
+async def test_a_handler_that_runs_too_long_fails(client: AsyncClient, dsn: str) -> None:
+    lease = await run_one(client, dsn, "slow", {}, max_attempts=1)
+    assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
+
+
+async def test_a_handler_can_extend_its_claim(client: AsyncClient, dsn: str) -> None:
+    lease = await run_one(client, dsn, "extend", 3600)
+    assert datetime.fromisoformat(lease.result) - datetime.now(UTC) > timedelta(minutes=50)
+
+
+async def test_tasks_without_a_handler_and_other_queues_are_left_alone(
+    client: AsyncClient, dsn: str
+) -> None:
+    await client.create_queue("other")
+    unknown = await client.spawn_lease(QUEUE, "unheard-of")
+    elsewhere = await client.spawn_lease("other", "add", {"a": 1, "b": 1})
+    await run_one(client, dsn, "add", {"a": 1, "b": 1})
+    assert (await client.get_lease(unknown.lease_id)).state is LeaseState.PENDING
+    assert (await client.get_lease(elsewhere.lease_id)).state is LeaseState.PENDING
+
+
+async def test_many_leases_run_each_once(client: AsyncClient, dsn: str) -> None:
+    batch = [{"task": "add", "params": {"a": n, "b": 0}} for n in range(200)]
+    spawned = await client.spawn_leases(QUEUE, batch)
+    async with worker(dsn, concurrency=20):
+        leases = await asyncio.gather(*(ended(client, one.lease_id) for one in spawned))
+    assert [lease.result for lease in leases] == list(range(200))
+    assert {lease.attempt for lease in leases} == {1}

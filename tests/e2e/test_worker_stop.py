@@ -1,0 +1,163 @@
+"""Workers as processes: stopped by signals, killed, superseded."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
+from tests.e2e.worker_support import QUEUE, is_in, wait_until, worker_process
+from tests.fix_db import Clock
+
+KINDS = ["wait-async", "wait-sync", "wait-process"]
+AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
+
+
+@pytest.fixture
+def client(dsn: str) -> Iterator[Client]:
+    with Client(dsn) as connected:
+        connected.create_queue(QUEUE, policy=QueuePolicy(retry=AT_ONCE))
+        yield connected
+
+
+def spawn(client: Client, task: str, folder: Path) -> UUID:
+    return client.spawn_lease(QUEUE, task, {"folder": str(folder)}).lease_id
+
+
+def is_released(lease: Lease) -> bool:
+    """Handed back without using up an attempt."""
+    outcomes = [attempt.outcome for attempt in lease.attempts]
+    return (lease.state, lease.attempt, outcomes) == (LeaseState.PENDING, 0, ["released"])
+
+
+def test_sigterm_lets_running_handlers_finish_and_claims_no_more(
+    client: Client, dsn: str, tmp_path: Path
+) -> None:
+    running = [spawn(client, task, tmp_path) for task in KINDS[:2]]
+    with worker_process(dsn, concurrency=4) as process:
+        for lease_id in running:
+            wait_until(is_in(client, lease_id, LeaseState.CLAIMED))
+        wait_until((tmp_path / "started").exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while "stopping" not in process.stderr.readline():
+            pass
+        late = spawn(client, "wait-async", tmp_path)
+        (tmp_path / "go").touch()
+        assert process.wait(30) == 0
+    for lease_id in running:
+        assert client.get_lease(lease_id).result == "went"
+    assert client.get_lease(late).state is LeaseState.PENDING
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_what_still_runs_at_the_deadline_is_cancelled_and_handed_back(
+    client: Client, dsn: str, tmp_path: Path, task: str
+) -> None:
+    lease_id = spawn(client, task, tmp_path)
+    with worker_process(dsn, shutdown_timeout=0.2) as process:
+        wait_until((tmp_path / "started").exists)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert (tmp_path / "cancelled").exists()
+    assert is_released(client.get_lease(lease_id))
+
+
+def test_a_thread_that_cannot_be_stopped_does_not_hold_up_the_worker(
+    client: Client, dsn: str, tmp_path: Path
+) -> None:
+    lease_id = spawn(client, "stuck", tmp_path)
+    with worker_process(dsn, shutdown_timeout=0.1, cancel_grace=0.1) as process:
+        wait_until((tmp_path / "started").exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert is_released(client.get_lease(lease_id))
+
+
+@pytest.mark.parametrize("task", [*KINDS, "stuck"])
+def test_a_second_signal_stops_now(client: Client, dsn: str, tmp_path: Path, task: str) -> None:
+    lease_id = spawn(client, task, tmp_path)
+    with worker_process(dsn, shutdown_timeout=600, cancel_grace=600) as process:
+        wait_until((tmp_path / "started").exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while "stopping" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+    assert is_released(client.get_lease(lease_id))
+
+
+def test_leases_of_a_killed_worker_come_back_after_the_claim_timeout(
+    client: Client, dsn: str, clock: Clock, tmp_path: Path
+) -> None:
+    lease_ids = [spawn(client, task, tmp_path) for task in KINDS]
+    with worker_process(dsn) as process:
+        for lease_id in lease_ids:
+            wait_until(is_in(client, lease_id, LeaseState.CLAIMED))
+        wait_until((tmp_path / "started").exists)
+        children = psutil.Process(process.pid).children()
+        process.kill()
+        process.wait()
+    psutil.wait_procs(children, timeout=30)
+    assert not any(child.is_running() for child in children)
+
+    clock.advance(timedelta(seconds=30))
+    assert client.reap().expired == 0
+    clock.advance(timedelta(seconds=31))
+    assert client.reap().expired == len(lease_ids)
+
+    (tmp_path / "go").touch()
+    with worker_process(dsn, name="node-2"):
+        for lease_id in lease_ids:
+            wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+    assert [client.get_lease(lease_id).attempt for lease_id in lease_ids] == [2, 2, 2]
+
+
+def test_other_workers_reap_what_a_killed_one_left(
+    client: Client, dsn: str, clock: Clock, tmp_path: Path
+) -> None:
+    lease_id = spawn(client, "wait-async", tmp_path)
+    with worker_process(dsn) as process:
+        wait_until((tmp_path / "started").exists)
+        process.kill()
+    clock.advance(timedelta(minutes=2))
+    (tmp_path / "go").touch()
+    with worker_process(dsn, name="node-2", reap_interval=0.1):
+        wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+    assert client.get_lease(lease_id).attempt == 2
+
+
+def test_a_worker_of_the_same_name_supersedes_the_first(
+    client: Client, dsn: str, tmp_path: Path
+) -> None:
+    lease_id = spawn(client, "wait-async", tmp_path)
+    with worker_process(dsn) as first:
+        wait_until((tmp_path / "started").exists)
+        with worker_process(dsn) as second:
+            assert first.wait(30) == 1
+            assert first.stderr is not None
+            assert "another worker has registered as node 'node-1'" in first.stderr.read()
+            (tmp_path / "go").touch()
+            wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(30) == 0
+    lease = client.get_lease(lease_id)
+    assert [attempt.outcome for attempt in lease.attempts] == ["superseded"]
+    assert lease.attempt == 2
+
+
+def test_a_worker_that_waits_for_the_database_can_be_stopped() -> None:
+    with worker_process("host=127.0.0.1 port=1 dbname=none") as process:
+        assert process.stderr is not None
+        while "connect: trying again" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0

@@ -1,0 +1,136 @@
+"""The handlers of the worker tests. They tell the tests what they do through files in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import hwqueue.app
+from hwqueue.app import App, Cancelled, Reject, Retry
+from hwqueue.worker import AsyncLeaseContext, LeaseContext
+
+app = App()
+
+
+def mark(params: dict[str, Any], name: str) -> None:
+    """Leave a file for the test to see."""
+    (Path(params["folder"]) / name).write_text(str(os.getpid()))
+
+
+def has(params: dict[str, Any], name: str) -> bool:
+    """Whether the test (or the handler) has left a file."""
+    return (Path(params["folder"]) / name).exists()
+
+
+@app.task("add")
+async def add(params: dict[str, int]) -> int:
+    return params["a"] + params["b"]
+
+
+@app.task("add-sync")
+def add_sync(params: dict[str, int]) -> int:
+    return params["a"] + params["b"]
+
+
+@app.task("add-process", process=True)
+def add_process(params: dict[str, int]) -> dict[str, int]:
+    return {"sum": params["a"] + params["b"], "pid": os.getpid()}
+
+
+@app.task("tell")
+async def tell(params: Any, context: AsyncLeaseContext) -> dict[str, Any]:
+    return {
+        "lease_id": str(context.lease_id),
+        "attempt": context.attempt,
+        "token": context.claim_token,
+        "headers": context.headers,
+    }
+
+
+@app.task("flaky")
+async def flaky(params: Any, context: AsyncLeaseContext) -> str:
+    if context.attempt == 1:
+        raise ValueError("the first attempt fails")
+    if context.attempt == 2:
+        raise Retry("so does the second", after=timedelta(0))
+    return "done"
+
+
+@app.task("reject")
+def reject(params: Any) -> None:
+    raise Reject("no way")
+
+
+@app.task("not-json")
+async def not_json(params: Any) -> object:
+    return {"value": object()}
+
+
+@app.task("large")
+async def large(params: int) -> str:
+    return "x" * params
+
+
+@app.task("exit")
+async def exit_worker(params: Any) -> None:
+    raise SystemExit(7)
+
+
+@app.task("slow", timeout=timedelta(milliseconds=100))
+async def slow(params: Any) -> None:
+    await asyncio.sleep(600)
+
+
+@app.task("extend")
+def extend(params: float, context: LeaseContext) -> str:
+    return context.extend(timedelta(seconds=params)).isoformat()
+
+
+@app.task("wait-async")
+async def wait_async(params: dict[str, Any]) -> str:
+    """Run until there is a file `go`."""
+    mark(params, "started")
+    try:
+        while not has(params, "go"):
+            await asyncio.sleep(0.01)
+    except asyncio.CancelledError:
+        mark(params, "cancelled")
+        raise
+    return "went"
+
+
+@app.task("wait-sync")
+def wait_sync(params: dict[str, Any], context: LeaseContext) -> str:
+    mark(params, "started")
+    while not has(params, "go"):
+        time.sleep(0.01)
+        try:
+            context.raise_if_cancelled()
+        except Cancelled:
+            mark(params, "cancelled")
+            raise
+    return "went"
+
+
+@app.task("wait-process", process=True)
+def wait_process(params: dict[str, Any]) -> str:
+    mark(params, "started")
+    try:
+        while not has(params, "go"):
+            time.sleep(0.01)
+    except hwqueue.app.Cancelled:
+        mark(params, "cancelled")
+        raise
+    return "went"
+
+
+@app.task("stuck")
+def stuck(params: dict[str, Any]) -> None:
+    """A thread that nothing stops."""
+    mark(params, "started")
+    while True:
+        time.sleep(0.05)

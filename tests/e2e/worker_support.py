@@ -1,0 +1,109 @@
+"""Workers for the tests: in the test's own event loop, or in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import Lease, LeaseState
+from hwqueue.worker import Worker, WorkerSettings, run
+from tests.e2e.worker_app import app
+
+QUEUE = "work"
+BOUND_SECONDS = 30.0
+
+
+def settings(dsn: str, **changes: Any) -> WorkerSettings:
+    """Impatient settings; nothing of the machine is declared."""
+    quick: dict[str, Any] = {
+        "dsn": dsn,
+        "queues": (QUEUE,),
+        "name": "node-1",
+        "detect": False,
+        "poll_interval": timedelta(milliseconds=20),
+        "heartbeat_interval": timedelta(milliseconds=100),
+        "reap_interval": None,
+        "shutdown_timeout": timedelta(seconds=10),
+    }
+    return WorkerSettings(**{**quick, **changes})
+
+
+@asynccontextmanager
+async def worker(dsn: str, **changes: Any) -> AsyncIterator[Worker]:
+    """A worker in this event loop; stopped now at the end."""
+    started = Worker(app, settings(dsn, **changes))
+    working = asyncio.create_task(started.run())
+    try:
+        yield started
+    finally:
+        started.stop()
+        started.stop()
+        await asyncio.wait_for(working, BOUND_SECONDS)
+
+
+@contextmanager
+def worker_process(dsn: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    """A worker in a process of its own; killed at the end if it still runs."""
+    given = json.dumps({"dsn": dsn, **changes})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.e2e.worker_support", given], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        with process:
+            yield process
+            process.kill()
+    finally:
+        process.kill()
+
+
+async def ended(client: AsyncClient, lease_id: UUID) -> Lease:
+    """The lease, once it is final."""
+    final = (LeaseState.COMPLETED, LeaseState.FAILED, LeaseState.CANCELLED)
+    async with asyncio.timeout(BOUND_SECONDS):
+        while (lease := await client.get_lease(lease_id)).state not in final:
+            await asyncio.sleep(0.02)
+    return lease
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, in an event loop."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, outside of one."""
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.01)
+
+
+def is_in(client: Client, lease_id: UUID, state: LeaseState) -> Callable[[], bool]:
+    """The condition that a lease is in a state."""
+    return lambda: client.get_lease(lease_id).state is state
+
+
+def main() -> int:
+    """Run a worker; spans come as seconds."""
+    logging.basicConfig(level=logging.INFO)
+    given = json.loads(sys.argv[1])
+    for name in given:
+        if name.endswith(("_interval", "_timeout", "_grace")):
+            given[name] = timedelta(seconds=given[name])
+    return run(app, settings(**given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

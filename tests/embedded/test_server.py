@@ -1,0 +1,204 @@
+"""The embedded server: set up once, kept, shared, and closed to others."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.embedded import EmbeddedServer, binaries, default_data_dir
+from tests.embedded.conftest import as_root
+
+MakeServer = Callable[[Path], EmbeddedServer]
+
+
+def test_data_and_address_are_kept_over_a_restart(open_folder: Path, server_in: MakeServer) -> None:
+    server = server_in(open_folder / "server")
+    url = server.ensure_running()
+    with psycopg.connect(url) as connection:
+        connection.execute("create table kept as select 42 as answer")
+    assert server.stop()
+    assert not server.stop()
+
+    assert server_in(open_folder / "server").ensure_running() == url
+    with psycopg.connect(url) as connection:
+        assert connection.execute("select answer from kept").fetchone() == (42,)
+        assert connection.info.server_version // 10000 == 18
+
+
+def test_status_tells_and_makes_nothing(open_folder: Path, server_in: MakeServer) -> None:
+    server = server_in(open_folder / "server")
+    assert not server.status().running
+    assert not server.data_dir.exists()
+
+    started = server.start()
+    assert started.running
+    assert started.pid is not None
+    assert psutil.Process(started.pid).name() == "postgres"
+    assert started == server.status() == server.start()
+
+    server.stop()
+    stopped = server.status()
+    assert (stopped.running, stopped.pid, stopped.port) == (False, None, started.port)
+
+
+def test_only_this_machine_and_only_with_the_password(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    server = server_in(open_folder / "server")
+    url = server.ensure_running()
+    assert stat.S_IMODE((server.data_dir / "password").stat().st_mode) == 0o600
+    assert stat.S_IMODE((server.data_dir / "data").stat().st_mode) == 0o700
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(make_conninfo(url, password="guess"))
+    status = server.status()
+    listening = psutil.Process(status.pid).net_connections(kind="all")
+    addresses = {c.laddr for c in listening if c.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)}
+    assert addresses == {("127.0.0.1", status.port)}
+
+
+def test_starts_at_once_agree(open_folder: Path, server_in: MakeServer) -> None:
+    servers = [server_in(open_folder / "server") for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        urls = set(pool.map(EmbeddedServer.ensure_running, servers))
+    assert len(urls) == 1
+
+
+def test_processes_starting_at_once_agree(open_folder: Path, server_in: MakeServer) -> None:
+    server = server_in(open_folder / "server")
+    environment = os.environ | {"HWQUEUE_DATA_DIR": str(server.data_dir)}
+    code = "from hwqueue.embedded import EmbeddedServer; print(EmbeddedServer().ensure_running())"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    answers = {process.communicate()[0].strip() for process in processes}
+    assert answers == {server.url()}
+
+
+def test_starts_again_after_a_crash(open_folder: Path, server_in: MakeServer) -> None:
+    server = server_in(open_folder / "server")
+    pid = server.start().pid
+    assert pid is not None
+    postmaster = psutil.Process(pid)
+    family = [postmaster, *postmaster.children()]
+    for process in family:
+        process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(family)
+
+    assert not server.status().running
+    with psycopg.connect(server.ensure_running()) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_an_interrupted_set_up_is_done_again(open_folder: Path, server_in: MakeServer) -> None:
+    server = server_in(open_folder / "server")
+    half_made = server.data_dir / "data.new"
+    half_made.mkdir(parents=True)
+    (half_made / "PG_VERSION").write_text("18\n")
+    (server.data_dir / "lock").touch()
+
+    assert server.start().running
+    assert not half_made.exists()
+
+
+def test_settings_reach_the_server(open_folder: Path) -> None:
+    server = EmbeddedServer(open_folder / "server", settings={"fsync": "off", "work_mem": "7MB"})
+    try:
+        with psycopg.connect(server.ensure_running()) as connection:
+            assert connection.execute("show work_mem").fetchone() == ("7MB",)
+    finally:
+        server.stop()
+
+
+def test_the_environment_chooses_the_folder(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HWQUEUE_DATA_DIR", str(open_folder / "chosen"))
+    assert EmbeddedServer().data_dir == default_data_dir() == open_folder / "chosen"
+
+
+def test_settings_for_other_servers_are_not_inherited(
+    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    status = server_in(open_folder / "server").start()
+    assert status.running
+    assert status.port != 1
+
+
+@as_root
+def test_root_copies_programs_that_the_server_cannot_reach(
+    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = open_folder / "closed"
+    closed.mkdir(mode=0o700)
+    package = binaries.package_folder()
+    for path in (package, package.with_name(package.name + ".libs")):
+        (closed / path.name).symlink_to(path)
+    monkeypatch.setattr(binaries, "package_folder", lambda: closed / package.name)
+
+    server = server_in(open_folder / "server")
+    status = server.start()
+    assert status.running
+    copies = list(server.data_dir.glob("binaries-*"))
+    assert len(copies) == 1
+    assert Path(psutil.Process(status.pid).exe()).is_relative_to(copies[0])
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    before = copies[0].stat()
+    assert server_in(open_folder / "server").status().running
+    assert copies[0].stat() == before
+
+
+# Steps down once everything is imported: the interpreter itself may be closed to others.
+ORDINARY_USER = """
+import os, sys
+from pathlib import Path
+import psycopg
+from hwqueue.embedded import EmbeddedServer, binaries
+
+open_folder = Path(sys.argv[1])
+binaries.package_folder = lambda: open_folder / binaries.PACKAGE
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+server = EmbeddedServer(open_folder / "home" / "server")
+with psycopg.connect(server.ensure_running()) as connection:
+    print(connection.execute("select 6 * 7").fetchone()[0])
+assert server.stop()
+"""
+
+
+@as_root
+def test_runs_for_an_ordinary_user(open_folder: Path) -> None:
+    """The other tests run as whoever runs them; where that is root, this one does not."""
+    package = binaries.package_folder()
+    for path in (package, package.with_name(package.name + ".libs")):
+        if path.exists():
+            shutil.copytree(path, open_folder / path.name)
+    (open_folder / "home").mkdir()
+    os.chown(open_folder / "home", 65534, 65534)
+    run = subprocess.run(
+        [sys.executable, "-c", ORDINARY_USER, str(open_folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.strip() == "42", run.stderr
+    assert (open_folder / "home" / "server" / "data").stat().st_uid == 65534
+
+
+def test_the_url_carries_everything(open_folder: Path, server_in: MakeServer) -> None:
+    facts = conninfo_to_dict(server_in(open_folder / "server").ensure_running())
+    assert facts["host"] == "127.0.0.1"
+    assert {"user", "password", "port", "dbname"} <= facts.keys()

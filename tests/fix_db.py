@@ -1,0 +1,186 @@
+"""A server, a migrated database of its own for each test, and a clock that tests can move.
+
+The server is HWQUEUE_TEST_DSN (its user must be allowed to create databases and roles), else a
+container where Docker runs, else the embedded server. Each pytest-xdist worker migrates one
+template; a test gets a copy of it.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import LiteralString, NoReturn
+
+import psycopg
+import pytest
+from filelock import FileLock
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.embedded import EmbeddedServer
+from hwqueue.schema import upgrade
+from hwqueue.schema.files import SQL_DIR
+
+# The embedded server's data is thrown away: speed matters, a crash does not.
+THROWAWAY = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "256MB",
+}
+
+
+class Clock:
+    """The test's hold on `hwqueue.clock()`."""
+
+    def __init__(self, conn: psycopg.Connection) -> None:
+        self._conn = conn
+
+    def now(self) -> datetime:
+        """What the queue takes for the time."""
+        row = self._conn.execute("select hwqueue.clock()").fetchone()
+        assert row is not None
+        value = row[0]
+        assert isinstance(value, datetime)
+        return value
+
+    def advance(self, by: timedelta) -> None:
+        """Move the time forward; negative spans move it back."""
+        self._conn.execute("update hwqueue.test_clock set offset_by = offset_by + %s", [by])
+
+    def freeze(self, at: datetime | None = None) -> None:
+        """Stop the time at `at` (None: at this moment); `advance` still moves it."""
+        self._conn.execute(
+            "update hwqueue.test_clock"
+            " set frozen_at = coalesce(%s::timestamptz, hwqueue.clock()), offset_by = '0'",
+            [at],
+        )
+
+
+@pytest.fixture(scope="session")
+def server_dsn() -> Iterator[str]:
+    """The maintenance database of the server under test."""
+    if given := os.environ.get("HWQUEUE_TEST_DSN"):
+        yield given
+    elif _docker_runs():
+        yield from _container()
+    else:
+        yield from _embedded()
+
+
+@pytest.fixture(scope="session")
+def template(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a migrated database that nobody writes to."""
+    with fresh_database(server_dsn) as dsn:
+        # Roles belong to the server, not to the database: workers must not make them at once.
+        with FileLock(tmp_path_factory.getbasetemp().parent / "upgrade.lock"):
+            upgrade(dsn)
+        yield str(conninfo_to_dict(dsn)["dbname"])
+
+
+@pytest.fixture
+def dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+@pytest.fixture
+def empty_dsn(server_dsn: str) -> Iterator[str]:
+    """An empty database of the test's own."""
+    with fresh_database(server_dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def conn(dsn: str) -> Iterator[psycopg.Connection]:
+    """An autocommit connection to the test's database."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach (as root, pytest's tmp_path is closed to a server)."""
+    with _open_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def clock(conn: psycopg.Connection) -> Clock:
+    """Install the test clock in the test's database."""
+    conn.execute((SQL_DIR / "testing" / "clock.sql").read_bytes())
+    return Clock(conn)
+
+
+@contextmanager
+def fresh_database(server_dsn: str, template: str = "template1") -> Iterator[str]:
+    """A copy of `template`, dropped at the end, whoever is still connected."""
+    name = f"hwqueue_test_{uuid.uuid4().hex[:12]}"
+    # Copying files is a third of the work of copying through the WAL, where fsync is off.
+    _administer(server_dsn, "create database {} template {} strategy file_copy", name, template)
+    try:
+        yield make_conninfo(server_dsn, dbname=name)
+    finally:
+        _administer(server_dsn, "drop database {} with (force)", name)
+
+
+def _administer(server_dsn: str, statement: LiteralString, *names: str) -> None:
+    with psycopg.connect(server_dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+def _docker_runs() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+
+
+def _container() -> Iterator[str]:
+    # Imported here: it is slow to import, and pointless where Docker does not run.
+    from testcontainers.postgres import PostgresContainer  # noqa: PLC0415
+
+    with PostgresContainer("postgres:18", driver=None) as container:
+        yield container.get_connection_url()
+
+
+def _embedded() -> Iterator[str]:
+    with _open_folder(_memory_disk()) as folder:
+        server = EmbeddedServer(folder / "server", settings=THROWAWAY)
+        try:
+            yield server.ensure_running()
+        finally:
+            server.stop()
+
+
+def _memory_disk() -> Path | None:
+    """A file system in memory, where copying a database takes a twentieth of the time.
+
+    Not one that forbids programs: the server's own may have to be copied there.
+    """
+    shm = Path("/dev/shm")
+    if not os.access(shm, os.W_OK) or shutil.disk_usage(shm).free < 2 * 2**30:
+        return None
+    return None if os.statvfs(shm).f_flag & os.ST_NOEXEC else shm
+
+
+@contextmanager
+def _open_folder(parent: Path | None = None) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="hwqueue-test-", dir=parent))
+    made.chmod(0o755)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def strict_skip(reason: str) -> NoReturn:
+    """Skip a test for want of a tool; with HWQUEUE_TEST_STRICT=1, as in CI, that is a failure."""
+    if os.environ.get("HWQUEUE_TEST_STRICT") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,120 @@
+"""Rules for the files themselves: what a revision may hold, and what a function file must."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pglast
+import pytest
+from pglast import ast
+
+from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
+
+REVISIONS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.py"))
+REVISION_SCRIPTS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.sql"))
+NOT_IN_THE_BUNDLE = {"grants.sql", "schema.snapshot.sql"}
+FUNCTION_FILES = sorted(
+    path
+    for path in SQL_DIR.rglob("*.sql")
+    if path.name not in NOT_IN_THE_BUNDLE and path.parent.name != "pinned"
+)
+
+# Bodies live in function files; the upgrade is one transaction, which rules out the rest.
+FORBIDDEN = {
+    ast.CreateFunctionStmt: "function bodies belong in sql/",
+    ast.ViewStmt: "views belong in sql/",
+    ast.CreateTrigStmt: "no triggers on queue state",
+    ast.TransactionStmt: "the upgrade is one transaction",
+    ast.DoStmt: "a revision holds plain statements",
+}
+MAX_LINES = 120
+
+
+def script_errors(script: str) -> list[str]:
+    """What a revision's SQL must not hold."""
+    errors = []
+    for raw in pglast.parse_sql(script):
+        statement = raw.stmt
+        errors += [why for kind, why in FORBIDDEN.items() if isinstance(statement, kind)]
+        if isinstance(statement, ast.IndexStmt) and statement.concurrent:
+            errors.append("an index cannot be built concurrently inside the upgrade's transaction")
+    if re.search(r"\b(select|perform|call)\s+(\S+\s+from\s+)?hwqueue\.\w+\s*\(", script, re.I):
+        errors.append("a revision must not call functions: it may run before they exist")
+    return errors
+
+
+@pytest.mark.parametrize("path", REVISION_SCRIPTS, ids=lambda path: path.name)
+def test_revisions_hold_tables_only(path: Path) -> None:
+    assert script_errors(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", REVISIONS, ids=lambda path: path.name)
+def test_revisions_say_why_and_how_long(path: Path) -> None:
+    text = path.read_text()
+    for word in ("Why:", "Locks:", "Expected duration:"):
+        assert word in text, f"the docstring of {path.name} lacks '{word}'"
+    assert not re.search(r"create\s+(or\s+replace\s+)?(function|view)", text, re.I)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "create function hwqueue.f() returns int language sql as 'select 1'",
+        "create view hwqueue.v as select 1",
+        "create index concurrently i on hwqueue.queue (name)",
+        "select hwqueue.create_queue('x')",
+        "commit",
+    ],
+)
+def test_the_rule_for_revisions_can_fail(script: str) -> None:
+    assert script_errors(script)
+
+
+def test_the_bundle_lists_each_file_once() -> None:
+    listed = tomllib.loads((SQL_DIR / "bundle.toml").read_text())["files"]
+    present = [
+        path.relative_to(SQL_DIR).as_posix()
+        for path in FUNCTION_FILES
+        if path.parent.name != "testing"
+    ]
+    assert sorted(listed) == sorted(present)
+
+
+@pytest.mark.parametrize(
+    "path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix()
+)
+def test_function_files_keep_the_rules(path: Path) -> None:
+    assert function_file_errors(path.read_text()) == []
+
+
+def function_file_errors(text: str) -> list[str]:
+    """What is wrong with the text of a function file."""
+    lines = text.splitlines()
+    errors = [f"more than {MAX_LINES} lines"] if len(lines) > MAX_LINES else []
+    if not lines or not lines[0].startswith("-- "):
+        errors.append("the first line must be a comment that says what this is for")
+    made = [n for n, line in enumerate(lines) if re.match(r"create\b.*\b(function|view)\b", line)]
+    for number in made:
+        if lines[number].startswith("create function"):
+            errors.append(f"line {number + 1}: must be `create or replace`, it runs every time")
+        if len(made) > 1 and not lines[number - 1].startswith("--"):
+            errors.append(f"line {number + 1}: one of several, needs a comment right above")
+    for raised in re.findall(r"\braise\s+exception\b[^;]*;", text, re.I):
+        if "errcode" not in raised or "hint" not in raised:
+            errors.append(f"no errcode or no hint: {raised}")
+    return errors
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "create or replace function hwqueue.f() returns int language sql as 'select 1';",
+        "-- Purpose.\ncreate function hwqueue.f() returns int language sql as 'select 1';",
+        "-- Purpose.\ncreate view hwqueue.v as select 1;\n\ncreate view hwqueue.w as select 1;",
+        "-- Purpose.\n" * (MAX_LINES + 1),
+        "-- Purpose.\nbegin raise exception 'no' using errcode = 'QHA01'; end",
+        "",
+    ],
+)
+def test_the_rules_for_function_files_can_fail(text: str) -> None:
+    assert function_file_errors(text)

@@ -1,0 +1,209 @@
+"""Installing and upgrading: the same from every start, all or nothing, and safe to repeat."""
+
+import gzip
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import alembic.command
+import psycopg
+import pytest
+from alembic.util import CommandError
+from psycopg.conninfo import make_conninfo
+
+from hwqueue.errors import SchemaTooNew, SchemaTooOld
+from hwqueue.schema import check, require_compatible, upgrade
+from hwqueue.schema.check import compare
+from hwqueue.schema.files import SHIPPED, Sources
+from hwqueue.schema.state import alembic_config, head_revision
+from tests.migrations.conftest import catalog_of
+from tests.migrations.programs import dump, run_psql
+
+# Dumps with one queue named `kept`, made when a release is.
+RELEASES = sorted(Path(__file__).parent.glob("releases/*.sql.gz"))
+THIS_VERSION = Path("this version")
+
+
+def test_this_version_upgraded_equals_the_next_fresh(
+    dsn: str, another_dsn: str, next_release: Sources
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("select hwqueue.create_queue(p_queue => 'kept')")
+    upgrade(dsn, sources=next_release)
+    upgrade(another_dsn, sources=next_release)
+
+    fresh = catalog_of(another_dsn)
+    assert compare(fresh, catalog_of(dsn)) == ()
+    assert "next_answer(integer)" in fresh["function"]
+    with psycopg.connect(dsn) as connection:
+        kept = connection.execute("select name, next_note from hwqueue.queue").fetchall()
+    assert kept == [("kept", "none")]
+
+
+@pytest.mark.parametrize("release", [THIS_VERSION, *RELEASES], ids=lambda path: path.name)
+def test_a_restored_dump_upgraded_equals_a_fresh_install(
+    empty_dsn: str, dsn: str, release: Path
+) -> None:
+    """Of every release, and of this version as the next release will find it."""
+    if release is THIS_VERSION:
+        with psycopg.connect(dsn) as connection:
+            connection.execute("select hwqueue.create_queue(p_queue => 'kept')")
+        script = dump(dsn, "--schema=hwqueue")
+    else:
+        script = gzip.decompress(release.read_bytes()).decode()
+    # Not stopped by errors: a newer pg_dump sets settings that an older server does not know.
+    run_psql(empty_dsn, script)
+    assert upgrade(empty_dsn).changed == (release is not THIS_VERSION)
+    assert compare(catalog_of(dsn), catalog_of(empty_dsn)) == ()
+    with psycopg.connect(empty_dsn) as connection:
+        assert connection.execute("select name from hwqueue.queue").fetchall() == [("kept",)]
+
+
+def test_second_upgrade_is_a_no_op(dsn: str) -> None:
+    before = _row_versions(dsn)
+    result = upgrade(dsn)
+    assert not result.changed
+    assert result.roles_installed
+    assert result.note is None
+    assert _row_versions(dsn) == before
+
+
+def test_a_changed_function_file_is_applied(dsn: str, next_release: Sources) -> None:
+    upgrade(dsn, sources=next_release)
+    file = next_release.sql / "next.sql"
+    file.write_text(file.read_text().replace("6 * p_factor", "60 * p_factor"))
+    assert upgrade(dsn, sources=next_release).changed
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("select hwqueue.next_answer()").fetchone() == (420,)
+
+
+def test_twenty_upgrades_at_once(empty_dsn: str) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        results = list(pool.map(upgrade, [empty_dsn] * 20))
+    assert [result.changed for result in results].count(True) == 1
+    assert check(empty_dsn).ok
+
+
+def test_a_failing_upgrade_changes_nothing(dsn: str, next_release: Sources) -> None:
+    (next_release.sql / "next.sql").write_text("create or replace function hwqueue.broken(")
+    before = catalog_of(dsn)
+    with pytest.raises(psycopg.errors.SyntaxError):
+        upgrade(dsn, sources=next_release)
+    assert catalog_of(dsn) == before
+    assert check(dsn).ok
+
+
+def test_a_view_on_top_of_ours_stops_the_upgrade(dsn: str, next_release: Sources) -> None:
+    upgrade(dsn, sources=next_release)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("create view public.mine as select * from hwqueue.next_view")
+    file = next_release.sql / "next.sql"
+    file.write_text(file.read_text() + "-- changed")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="next_view"):
+        upgrade(dsn, sources=next_release)
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("select to_regclass('public.mine')::text").fetchone() == ("mine",)
+
+
+@pytest.mark.slow
+def test_a_long_transaction_makes_the_upgrade_give_up(dsn: str, next_release: Sources) -> None:
+    with psycopg.connect(dsn) as reader:
+        reader.execute("select from hwqueue.queue")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            upgrade(dsn, sources=next_release)
+    assert upgrade(dsn, sources=next_release).changed
+
+
+def test_only_the_newest_revision_is_a_target(empty_dsn: str, next_release: Sources) -> None:
+    config = alembic_config(next_release)
+    config.attributes.update(sources=next_release, roles=True)
+    older = head_revision(SHIPPED)
+    with pytest.raises(CommandError, match="only be upgraded to its newest revision, 9999_next"):
+        alembic.command.upgrade(config, older, sql=True)
+
+
+def test_nobody_goes_back(dsn: str, next_release: Sources) -> None:
+    upgrade(dsn, sources=next_release)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update hwqueue.schema_info set package_version = '99.1.0'")
+    before = catalog_of(dsn)
+    with pytest.raises(SchemaTooNew, match=r"installed by hwqueue 99\.1\.0"):
+        upgrade(dsn)
+    assert catalog_of(dsn) == before
+
+
+def test_who_may_work_with_which_schema(
+    empty_dsn: str, conn: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    conn.execute("set role hwqueue_producer")
+    require_compatible(conn)
+    conn.execute("reset role")
+    with psycopg.connect(empty_dsn) as empty, pytest.raises(SchemaTooOld, match="no hwqueue"):
+        require_compatible(empty)
+
+    conn.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
+    with pytest.raises(SchemaTooOld, match="upgrade is due"):
+        require_compatible(conn)
+    conn.execute("update hwqueue.schema_info set package_version = '0.999.0'")
+    require_compatible(conn)
+    conn.execute("update hwqueue.schema_info set package_version = '99.0.0'")
+    with pytest.raises(SchemaTooNew):
+        require_compatible(conn)
+
+
+def test_without_roles(empty_dsn: str) -> None:
+    result = upgrade(empty_dsn, roles=False)
+    assert result.changed
+    assert not result.roles_installed
+    assert result.note is None
+    assert check(empty_dsn).ok
+    assert not upgrade(empty_dsn, roles=False).changed
+
+    later = upgrade(empty_dsn)
+    assert later.changed
+    assert later.roles_installed
+    assert check(empty_dsn).ok
+
+
+def test_an_installer_who_may_not_create_roles(
+    server_dsn: str, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goes on without them, says what to do, and picks them up once they are there."""
+    with psycopg.connect(server_dsn, autocommit=True) as admin:
+        admin.execute(
+            "do $$ begin create role hwqueue_test_installer;"
+            " exception when duplicate_object or unique_violation then null; end $$"
+        )
+    with psycopg.connect(empty_dsn) as admin:
+        name = admin.info.dbname
+        admin.execute(f'grant create on database "{name}" to hwqueue_test_installer'.encode())
+    as_installer = make_conninfo(empty_dsn, options="-c role=hwqueue_test_installer")
+    # The roles belong to the whole server and other tests use them: look for other ones.
+    module = importlib.import_module("hwqueue.schema.upgrade")
+    monkeypatch.setattr(module, "ROLES", ("hwqueue_test_no_such_role",))
+
+    result = upgrade(as_installer)
+    assert result.changed
+    assert not result.roles_installed
+    assert result.note is not None
+    assert "hwqueue db upgrade" in result.note
+    assert check(as_installer).ok
+
+    monkeypatch.undo()
+    later = upgrade(as_installer)
+    assert later.roles_installed
+    assert later.note is None
+    assert check(as_installer).ok
+
+
+def _row_versions(dsn: str) -> list[tuple[object, ...]]:
+    """Which transaction wrote each catalog row of the schema, and what it installed."""
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(
+            "select oid, xmin::text from pg_proc where pronamespace = 'hwqueue'::regnamespace"
+            " union all"
+            " select oid, xmin::text from pg_class where relnamespace = 'hwqueue'::regnamespace"
+            " union all"
+            " select tableoid, xmin::text from hwqueue.schema_info"
+            " order by 1, 2"
+        ).fetchall()

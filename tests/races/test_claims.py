@@ -1,0 +1,117 @@
+"""Claims against claims: no lease twice, none lost, and no waiting where none is due."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.direct import Direct, Row
+from tests.races.interleave import TIMEOUT, interleave
+
+QUEUE = "races"
+CLAIMERS = 20
+LEASES = 2_000
+SHORT = "300ms"  # a lock_timeout where nothing may wait
+
+
+def node_spec(number: int, **changes: Any) -> dict[str, Any]:
+    """A node that counts nothing."""
+    return {"name": f"node-{number}", "instance_id": "first"} | changes
+
+
+def register(conn: psycopg.Connection, number: int = 0, **changes: Any) -> tuple[UUID, int]:
+    """A new node; returns its id and epoch."""
+    node = uuid4()
+    return node, Direct(conn).register(node, node_spec(number, **changes))
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_two_nodes_one_lease(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
+    """While one node's claim is open the other gets nothing, at once; a rollback frees it."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    lease = direct.spawn(QUEUE)["lease_id"]
+    one_node, two_node = register(conn, 1), register(conn, 2)
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert [row["lease_id"] for row in one.direct.claim(QUEUE, *one_node)] == [lease]
+        assert two.direct.claim(QUEUE, *two_node) == []
+        one.commit() if first_commits else one.rollback()
+        later = [row["lease_id"] for row in two.direct.claim(QUEUE, *two_node)]
+        assert later == ([] if first_commits else [lease])
+
+
+def test_an_open_claim_holds_up_no_other_node(conn: psycopg.Connection, dsn: str) -> None:
+    """Claims of other nodes pass by an open claim, with counted capacity, too."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    placement = {"resources": {"cpu_milli": 1000}}
+    direct.spawn_many(QUEUE, [{"placement": placement}] * 4)
+    capacity = {"cpu_milli": 4000}
+    one_node, two_node = (register(conn, n, capacity=capacity) for n in (1, 2))
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        first = one.direct.claim(QUEUE, *one_node, qty=2)
+        second = two.direct.claim(QUEUE, *two_node, qty=2)
+        taken = {row["lease_id"] for row in first} | {row["lease_id"] for row in second}
+        assert len(taken) == len(first) + len(second) == 4
+
+
+def test_one_node_claims_twice_at_once(conn: psycopg.Connection, dsn: str) -> None:
+    """Two claims of one node queue up: the second sees what the first has taken."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    placement = {"resources": {"cpu_milli": 3000}}
+    direct.spawn_many(QUEUE, [{"placement": placement}] * 2)
+    node = register(conn, capacity={"cpu_milli": 4000})
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert len(one.direct.claim(QUEUE, *node)) == 1
+        second = two.start(lambda d: d.claim(QUEUE, *node))
+        two.wait_until_parked()
+        one.commit()
+        assert second.result(TIMEOUT) == []
+
+
+def test_twenty_claimers_share_two_thousand_leases(conn: psycopg.Connection, dsn: str) -> None:
+    """None is granted twice, none is lost."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    spawned = {row["lease_id"] for row in direct.spawn_many(QUEUE, [{}] * LEASES)}
+    nodes = [register(conn, number) for number in range(CLAIMERS)]
+    with ThreadPoolExecutor(CLAIMERS) as pool:
+        jobs = [pool.submit(drain, dsn, node, epoch) for node, epoch in nodes]
+        grants = Counter(lease for job in jobs for lease in job.result())
+    assert [lease for lease, times in grants.items() if times > 1] == []
+    assert set(grants) == spawned
+    states = {direct.lease(lease)["state"] for lease in spawned}
+    assert states == {"completed"}
+
+
+def drain(dsn: str, node: UUID, epoch: int) -> list[UUID]:
+    """Settle and claim until nothing is left; returns every lease that was granted.
+
+    Others may hold entries locked for a moment: only an empty queue ends it.
+    """
+    granted: list[UUID] = []
+    held: list[Row] = []
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        direct = Direct(conn)
+        while held or _is_anything_left(conn):
+            rows = direct.settle_and_claim(QUEUE, node, epoch, held, qty=5)
+            assert {row["verdict"] for row in rows if row["kind"] == "settled"} <= {"ok"}
+            held = [row for row in rows if row["kind"] == "claimed"]
+            granted += [row["lease_id"] for row in held]
+    return granted
+
+
+def _is_anything_left(conn: psycopg.Connection[Any]) -> bool:
+    row = conn.execute("select exists (select 1 from hwqueue.ready)").fetchone()
+    assert row is not None
+    return bool(row[0])

@@ -1,0 +1,110 @@
+"""Spawns wait on nobody, save for their own idempotency key."""
+
+from functools import partial
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.races.interleave import TIMEOUT, interleave
+from tests.races.test_claims import QUEUE, SHORT, register
+
+NEW_CLASS = {
+    "placement": {
+        "require": [{"label": "zone", "op": "in", "values": ["a"]}],
+        "prefer": [{"weight": 10, "when": {"tags": {"disk": "ssd"}}}],
+        "resources": {"cpu_milli": 500},
+    },
+    "labels": {"app": "web"},
+}
+
+
+def test_an_open_spawn_of_a_new_class_holds_up_nobody(conn: psycopg.Connection, dsn: str) -> None:
+    """Others spawn the very same class, spawn in bulk, claim and settle meanwhile."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn, labels={"zone": "a"}, capacity={"cpu_milli": 4000})
+    with interleave(dsn, SHORT) as actor:
+        idle, other = actor(), actor()
+        idle.begin()
+        unseen = idle.direct.spawn(QUEUE, NEW_CLASS)["lease_id"]
+        same_class = other.direct.spawn(QUEUE, NEW_CLASS)["lease_id"]
+        other.direct.spawn_many(QUEUE, [NEW_CLASS, {}, NEW_CLASS])
+        claims = other.direct.claim(QUEUE, *node, qty=10)
+        assert len(claims) == 4
+        assert unseen not in {row["lease_id"] for row in claims}
+        assert same_class in {row["lease_id"] for row in claims}
+        for row in claims:
+            other.direct.complete(row["lease_id"], row["claim_token"])
+        other.direct.reap()
+        idle.commit()
+        late = other.direct.claim(QUEUE, *node, qty=10)
+        assert [row["lease_id"] for row in late] == [unseen]
+
+
+def test_two_open_spawns_of_one_new_class(conn: psycopg.Connection, dsn: str) -> None:
+    """Neither waits for the other, in whatever order they commit, and both are claimable."""
+    Direct(conn).create_queue(QUEUE)
+    node = register(conn, labels={"zone": "a"})
+    with interleave(dsn, SHORT) as actor:
+        one, two, worker = actor(), actor(), actor()
+        one.begin()
+        two.begin()
+        spawned = {side.direct.spawn(QUEUE, NEW_CLASS)["lease_id"] for side in (one, two)}
+        two.commit()
+        first = worker.direct.claim(QUEUE, *node)
+        one.commit()
+        second = worker.direct.claim(QUEUE, *node)
+        assert {row["lease_id"] for row in first + second} == spawned
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_same_key_from_two_sessions(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """The second waits for the first, and gets its lease, or makes one if that is undone."""
+    Direct(conn).create_queue(QUEUE)
+    options = {"idempotency_key": "order-1"}
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        first = one.direct.spawn(QUEUE, options)
+        assert first["created"]
+        waiting = two.start(lambda d: d.spawn(QUEUE, options))
+        two.wait_until_parked()
+        one.commit() if first_commits else one.rollback()
+        second = waiting.result(TIMEOUT)
+    assert second["created"] is not first_commits
+    assert (second["lease_id"] == first["lease_id"]) is first_commits
+
+
+def test_batches_with_the_same_keys_do_not_deadlock(conn: psycopg.Connection, dsn: str) -> None:
+    """Keys are taken in sorted order, whatever the order in the batch."""
+    Direct(conn).create_queue(QUEUE)
+    batch = [{"idempotency_key": f"key-{number}"} for number in range(50)]
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        first = one.direct.spawn_many(QUEUE, batch)
+        waiting = two.start(lambda d: d.spawn_many(QUEUE, batch[::-1]))
+        two.wait_until_parked()
+        one.commit()
+        second = waiting.result(TIMEOUT)
+    assert not any(row["created"] for row in second)
+    assert {row["lease_id"] for row in first} == {row["lease_id"] for row in second}
+
+
+def test_batches_with_the_same_keys_at_full_speed(conn: psycopg.Connection, dsn: str) -> None:
+    """The same without a schedule: opposite orders, eight times, no deadlock."""
+    Direct(conn).create_queue(QUEUE)
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        for attempt in range(8):
+            batch = [{"idempotency_key": f"{attempt}-{number}"} for number in range(200)]
+            jobs = [
+                one.start(partial(Direct.spawn_many, queue=QUEUE, options=batch)),
+                two.start(partial(Direct.spawn_many, queue=QUEUE, options=batch[::-1])),
+            ]
+            leases = [{row["lease_id"] for row in job.result(TIMEOUT)} for job in jobs]
+            assert leases[0] == leases[1]
+            assert len(leases[0]) == len(batch)

@@ -1,0 +1,205 @@
+"""Calls of the SQL functions by name, and what the tests here share around them.
+
+Arguments go without their `p_`: `api.rows("claim_task", queues=["q"], node=node, epoch=1)`.
+Every argument that a function takes can be given, wrong ones included.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+Row = dict[str, Any]
+TASK = "work"
+NOBODY = UUID("00000000-0000-7000-8000-000000000000")  # no lease and no node has this id
+GENERATION = 2**40  # a claim token is generation x 2^40 + the lease's own counter
+
+_JSON = frozenset(
+    "policy params options leases changes spec claims settle placement result error filter".split()
+)
+_TABLES = """
+  select relname from pg_class
+  where relnamespace = 'hwqueue'::regnamespace and relkind = 'r' order by relname
+"""
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a call was refused."""
+
+    code: str
+    message: str
+    detail: Row
+    hint: str
+
+    @property
+    def field(self) -> str | None:
+        """The argument at fault, as a path."""
+        return self.detail.get("field")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A registered node and the epoch that it was given."""
+
+    node_id: UUID
+    epoch: int
+    name: str
+
+    @property
+    def who(self) -> Row:
+        """The arguments that say which node calls."""
+        return {"node": self.node_id, "epoch": self.epoch}
+
+
+class Api:
+    """The functions over one connection."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self.conn = conn
+
+    def rows(self, function: str, /, **arguments: Any) -> list[Row]:
+        """Call a function; its rows."""
+        call = sql.SQL("select * from hwqueue.{}({})").format(
+            sql.Identifier(function),
+            sql.SQL(", ").join(
+                sql.SQL("{} => {}").format(sql.Identifier(f"p_{name}"), sql.Placeholder())
+                for name in arguments
+            ),
+        )
+        values = [
+            Jsonb(value) if name in _JSON and value is not None else value
+            for name, value in arguments.items()
+        ]
+        with self.conn.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(call, values).fetchall()
+
+    def row(self, function: str, /, **arguments: Any) -> Row:
+        """Call a function that gives one row."""
+        [only] = self.rows(function, **arguments)
+        return only
+
+    def value(self, function: str, /, **arguments: Any) -> Any:
+        """Call a function that gives one value."""
+        [only] = self.row(function, **arguments).values()
+        return only
+
+    def refused(self, code: str, function: str, /, **arguments: Any) -> Refusal:
+        """Call a function that must refuse with `code`, say how to do better, and write nothing."""
+        before = self.contents()
+        with pytest.raises(psycopg.Error) as caught:
+            self.rows(function, **arguments)
+        refusal = read_refusal(caught.value)
+        assert refusal.code == code, refusal
+        assert refusal.hint, "no hint"
+        assert refusal.message[0] == refusal.message[0].lower(), refusal.message
+        assert self.contents() == before, "something was written"
+        return refusal
+
+    def contents(self) -> Row:
+        """A fingerprint of every table: its row count and a digest of its rows."""
+        tables = [name for (name,) in self.conn.execute(_TABLES).fetchall()]
+        query = sql.SQL(" union all ").join(
+            sql.SQL(
+                "select {}, count(*), md5(string_agg(t::text, '|' order by t::text)) from {} t"
+            ).format(name, sql.Identifier("hwqueue", name))
+            for name in tables
+        )
+        return {name: (rows, digest) for name, rows, digest in self.conn.execute(query)}
+
+    def queue(self, **policy: Any) -> str:
+        """Make a queue of the test's own; its name."""
+        name = f"queue-{next(_numbers)}"
+        self.rows("create_queue", queue=name, policy=policy)
+        return name
+
+    def node(self, node_id: UUID | None = None, **spec: Any) -> Node:
+        """Register a node of the test's own; the spec is completed where it says nothing."""
+        node = node_id or uuid4()
+        spec = {"name": f"node-{next(_numbers)}", "instance_id": "first"} | spec
+        epoch = self.value("register_node", node=node, spec=spec)
+        return Node(node, epoch, spec["name"])
+
+    def spawn(self, queue: str, task: str = TASK, params: Any = None, **options: Any) -> UUID:
+        """Spawn a lease; its id."""
+        row = self.row("spawn_lease", queue=queue, task=task, params=params, options=options)
+        lease = row["lease_id"]
+        assert isinstance(lease, UUID)
+        return lease
+
+    def needing(self, queue: str, **resources: int) -> UUID:
+        """Spawn a lease that asks for resources; its id."""
+        return self.spawn(queue, placement={"resources": resources})
+
+    def claim(self, node: Node, *queues: str, **arguments: Any) -> list[Row]:
+        """Claim for the node; the rows."""
+        return self.rows("claim_task", queues=list(queues), **node.who, **arguments)
+
+    def claimed(self, node: Node, *queues: str, **arguments: Any) -> list[UUID]:
+        """Claim for the node; the ids of the leases in the order given."""
+        return [row["lease_id"] for row in self.claim(node, *queues, **arguments)]
+
+    def running(self, queue: str, node: Node | None = None, **options: Any) -> Row:
+        """Spawn a lease and claim it, on a node of its own unless one is given; the claim."""
+        lease = self.spawn(queue, **options)
+        [row] = self.claim(node or self.node(), queue)
+        assert row["lease_id"] == lease
+        return row
+
+    def lease(self, lease: UUID) -> Row:
+        """The lease as it is now."""
+        return self.row("get_lease", lease=lease)
+
+    def state(self, lease: UUID) -> str:
+        """The state of the lease now."""
+        state = self.lease(lease)["state"]
+        assert isinstance(state, str)
+        return state
+
+    def used(self, node: Node) -> Row:
+        """What list_nodes says of the node."""
+        return self.row("list_nodes", name=node.name)
+
+
+def token(claim: Row) -> Row:
+    """The arguments that name a claim to the functions that settle it."""
+    return {"lease": claim["lease_id"], "token": claim["claim_token"]}
+
+
+def beat(*claims: Row) -> list[Row]:
+    """Claims as heartbeat_node takes them."""
+    return [{"lease_id": str(c["lease_id"]), "claim_token": c["claim_token"]} for c in claims]
+
+
+def settlement(claim: Row, outcome: str = "complete", **more: Any) -> Row:
+    """A claim's end as settle_and_claim takes it."""
+    return beat(claim)[0] | {"outcome": outcome} | more
+
+
+def read_refusal(error: psycopg.Error) -> Refusal:
+    """The parts of an error that a client can use."""
+    diag = error.diag
+    return Refusal(
+        code=error.sqlstate or "",
+        message=diag.message_primary or "",
+        detail=json.loads(diag.message_detail or "{}"),
+        hint=diag.message_hint or "",
+    )
+
+
+@contextmanager
+def refusing(code: str) -> Iterator[None]:
+    """The call inside must be refused with `code`; for calls that are not made through an Api."""
+    with pytest.raises(psycopg.Error) as caught:
+        yield
+    assert caught.value.sqlstate == code, caught.value

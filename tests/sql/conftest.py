@@ -1,0 +1,41 @@
+"""One database for each file of tests; each test keeps to queues and nodes of its own.
+
+Time stands still unless a test moves it, and never goes back within a file.
+"""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from hwqueue.schema.files import SQL_DIR
+from tests.fix_db import Clock, fresh_database
+from tests.sql.api import Api
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A migrated database for the tests of one file, its clock frozen."""
+    with fresh_database(server_dsn, template) as made:
+        with psycopg.connect(made, autocommit=True) as conn:
+            conn.execute((SQL_DIR / "testing" / "clock.sql").read_bytes())
+            Clock(conn).freeze()
+        yield made
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    """The file's database."""
+    return database
+
+
+@pytest.fixture
+def clock(conn: psycopg.Connection) -> Clock:
+    """The hold on the file's clock."""
+    return Clock(conn)
+
+
+@pytest.fixture
+def api(conn: psycopg.Connection) -> Api:
+    """The SQL functions on the file's database."""
+    return Api(conn)

@@ -1,0 +1,156 @@
+"""create_queue: once, again, and with another policy."""
+
+import pytest
+
+from tests.sql.api import Api
+
+DEFAULTS = {
+    "claim_timeout": 60,
+    "heartbeat_interval": 15,
+    "poll_interval": 1,
+    "max_attempts": 5,
+    "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
+    "ageing_step": 0,
+    "notify": True,
+    "reap_grace": 0,
+}
+GIVEN = {
+    "claim_timeout": "2 minutes",
+    "heartbeat_interval": 20.5,
+    "poll_interval": "250 milliseconds",
+    "max_attempts": 7,
+    "retry": {"kind": "fixed", "base": "1 minute"},
+    "ageing_step": 30,
+    "notify": False,
+    "reap_grace": "5 seconds",
+    "max_params_bytes": 1000,
+    "max_result_bytes": 2000,
+    "window": 50,
+    "probe": 0,
+    "weights": {"affinity": 1, "fit": 2.5, "spread": 0},
+    "retain_completed": "1 day",
+    "retain_failed": 0,
+}
+
+
+def policy_of(api: Api, queue: str) -> dict[str, object]:
+    """The policy that list_queues tells."""
+    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    policy: dict[str, object] = row["policy"]
+    return policy
+
+
+def test_defaults(api: Api) -> None:
+    policy = policy_of(api, api.queue())
+    assert policy.items() >= DEFAULTS.items()
+    assert policy["weights"] == {"affinity": 10, "fit": 1, "spread": 1}
+
+
+def test_every_key_is_kept(api: Api) -> None:
+    api.rows("create_queue", queue="given", policy=GIVEN)
+    assert policy_of(api, "given") == {
+        **GIVEN,
+        "claim_timeout": 120,
+        "poll_interval": 0.25,
+        "retry": {"kind": "fixed", "base": 60, "factor": 2, "max": 600, "jitter": 0.2},
+        "reap_grace": 5,
+        "retain_completed": 86400,
+    }
+
+
+def test_again_with_the_same_policy_changes_nothing(api: Api) -> None:
+    api.rows("create_queue", queue="twice", policy={"max_attempts": 3})
+    before = api.contents()
+    api.rows("create_queue", queue="twice", policy={"max_attempts": 3.0, "claim_timeout": "1 min"})
+    assert api.contents() == before
+
+
+def test_again_with_another_policy_is_refused(api: Api) -> None:
+    api.rows("create_queue", queue="taken")
+    refusal = api.refused("QHQ02", "create_queue", queue="taken", policy={"max_attempts": 3})
+    assert refusal.detail["queue"] == "taken"
+    assert refusal.detail["policy"]["max_attempts"] == 5
+
+
+@pytest.mark.parametrize("name", ["a", "A_b.c:d@e/f-1", "_", "0", "x" * 100])
+def test_names(api: Api, name: str) -> None:
+    api.rows("create_queue", queue=name)
+    assert policy_of(api, name)["max_attempts"] == 5
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "-a", "a b", "a\n", "ü", "a;b", None])
+def test_bad_names(api: Api, name: str | None) -> None:
+    assert api.refused("QHA01", "create_queue", queue=name).field == "queue"
+
+
+def test_heartbeats_follow_the_claim_timeout(api: Api) -> None:
+    """Unless they are given: a claim must not expire between two of them."""
+    assert policy_of(api, api.queue(claim_timeout=20))["heartbeat_interval"] == 5
+    refusal = api.refused(
+        "QHA01",
+        "create_queue",
+        queue="fast",
+        policy={"claim_timeout": 20, "heartbeat_interval": 20},
+    )
+    assert refusal.field == "policy.heartbeat_interval"
+
+
+def test_an_unknown_shard_is_refused(api: Api) -> None:
+    assert api.refused("QHA01", "create_queue", queue="there", shard=7).field == "p_shard"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("claim_timeout", 0.5),
+        ("claim_timeout", "1 month"),
+        ("claim_timeout", "soon"),
+        ("heartbeat_interval", 0),
+        ("poll_interval", -1),
+        ("max_attempts", 0),
+        ("max_attempts", 1001),
+        ("max_attempts", 2.5),
+        ("retry", "often"),
+        ("ageing_step", -1),
+        ("notify", "yes"),
+        ("reap_grace", "1 year"),
+        ("max_params_bytes", 0),
+        ("max_result_bytes", 10**9),
+        ("window", 0),
+        ("probe", -1),
+        ("weights", [10]),
+        ("retain_completed", True),
+        ("retain_failed", 10**12),
+        ("colour", "blue"),
+    ],
+)
+def test_bad_policies(api: Api, key: str, value: object) -> None:
+    refusal = api.refused("QHA01", "create_queue", queue="bad", policy={key: value})
+    assert refusal.field == f"policy.{key}"
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("retry.kind", {"kind": "sometimes"}),
+        ("retry.base", {"base": -1}),
+        ("retry.factor", {"factor": 0.5}),
+        ("retry.max", {"max": "2 months"}),
+        ("retry.jitter", {"jitter": 1.1}),
+        ("retry.when", {"when": "later"}),
+        ("weights.affinity", {"affinity": -1}),
+        ("weights.fit", {"fit": "much"}),
+        ("weights.luck", {"luck": 1}),
+    ],
+)
+def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
+    policy = {part.split(".", maxsplit=1)[0]: value}
+    assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (
+        f"policy.{part}"
+    )
+
+
+@pytest.mark.parametrize("key", ["patience", "failure_domain"])
+def test_what_this_version_does_not_serve(api: Api, key: str) -> None:
+    refusal = api.refused("QHC05", "create_queue", queue="later", policy={key: 2})
+    assert refusal.field == f"policy.{key}"

@@ -1,0 +1,50 @@
+"""drop_queue: an empty one goes, a full one only by force."""
+
+import pytest
+
+from tests.sql.api import Api, token
+
+
+def test_an_empty_queue_goes(api: Api) -> None:
+    queue = api.queue()
+    api.rows("drop_queue", queue=queue)
+    assert api.refused("QHQ01", "drop_queue", queue=queue).detail["queue"] == queue
+
+
+def test_finished_leases_do_not_keep_it(api: Api) -> None:
+    queue = api.queue()
+    claim = api.running(queue, idempotency_key="once")
+    api.rows("complete_lease", **token(claim))
+    api.rows("drop_queue", queue=queue)
+    assert api.refused("QHL04", "get_lease", lease=claim["lease_id"]).detail
+
+
+@pytest.mark.parametrize("where", ["ready", "scheduled", "claimed"])
+def test_a_lease_keeps_it(api: Api, where: str) -> None:
+    queue = api.queue()
+    if where == "claimed":
+        api.running(queue)
+    else:
+        api.spawn(queue, delay=60 if where == "scheduled" else 0)
+    assert api.refused("QHQ03", "drop_queue", queue=queue).detail["queue"] == queue
+
+
+def test_by_force_nothing_of_it_is_left(api: Api) -> None:
+    """Not in any table, and what its claims had set aside is free again."""
+    node = api.node(capacity={"cpu_milli": 1000})
+    other = api.queue()
+    kept = api.needing(other, cpu_milli=1000)
+    before = api.contents()
+    queue = api.queue()
+    failed = api.running(queue)
+    api.rows("fail_lease", **token(failed), error={})
+    api.spawn(queue, delay=3600, idempotency_key="key")
+    api.needing(queue, cpu_milli=1000)
+    assert len(api.claim(node, queue, qty=1)) == 1
+    assert api.claim(node, other) == []
+    api.rows("drop_queue", queue=queue, force=True)
+    after = api.contents()
+    tables = ["queue", "queue_signal", "lease", "ready", "scheduled", "claim", "attempt"]
+    for table in [*tables, "idempotency", "placement_class"]:
+        assert after[table][0] == before[table][0], table  # as many rows as before
+    assert api.claimed(node, other) == [kept]

@@ -1,0 +1,151 @@
+"""heartbeat_node: the node lives, its claims go on, and each learns where it stands."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import NOBODY, Api, Node, beat, token
+
+
+def verdicts(api: Api, node: Node, *claims: dict[str, Any]) -> list[str]:
+    """The verdicts on the claims, in their order."""
+    rows = api.rows("heartbeat_node", **node.who, claims=beat(*claims))
+    by_lease = {row["lease_id"]: row["verdict"] for row in rows}
+    return [by_lease[claim["lease_id"]] for claim in claims]
+
+
+def test_each_claim_is_extended_by_its_own_timeout(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(claim_timeout=60), api.node()
+    claims = [api.running(queue, node), api.running(queue, node, claim_timeout=300)]
+    clock.advance(timedelta(seconds=20))
+    rows = api.rows("heartbeat_node", **node.who, claims=beat(*claims))
+    ends = {row["lease_id"]: row["expires_at"] - clock.now() for row in rows}
+    assert ends == {
+        claims[0]["lease_id"]: timedelta(seconds=60),
+        claims[1]["lease_id"]: timedelta(seconds=300),
+    }
+    for claim in claims:
+        end = api.lease(claim["lease_id"])["expires_at"] - clock.now()
+        assert end == ends[claim["lease_id"]]
+
+
+def test_a_span_can_be_given_and_never_shortens(api: Api, clock: Clock) -> None:
+    node = api.node()
+    claim = api.running(api.queue(claim_timeout=60), node)
+    for seconds, expected in [(600, 600), (5, 600)]:
+        [row] = api.rows(
+            "heartbeat_node", **node.who, claims=beat(claim), extend=timedelta(seconds=seconds)
+        )
+        assert row["expires_at"] - clock.now() == timedelta(seconds=expected)
+
+
+def test_an_expired_claim_that_nobody_reaped_goes_on(api: Api, clock: Clock) -> None:
+    node = api.node()
+    claim = api.running(api.queue(claim_timeout=60), node)
+    clock.advance(timedelta(minutes=10))
+    assert verdicts(api, node, claim) == ["ok"]
+    api.rows("reap")
+    assert api.state(claim["lease_id"]) == "claimed"
+
+
+def test_verdicts(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(claim_timeout=60), api.node()
+    ok, stopping, cancelled, done = (api.running(queue, node) for _ in range(4))
+    api.rows("cancel_lease", lease=stopping["lease_id"])
+    api.rows("cancel_lease", lease=cancelled["lease_id"])
+    api.rows("release_lease", **token(cancelled))
+    api.rows("complete_lease", **token(done))
+    foreign = api.running(queue)
+    wrong = ok | {"claim_token": ok["claim_token"] + 1}
+    unknown = ok | {"lease_id": NOBODY}
+    assert verdicts(api, node, ok, stopping, cancelled, done, foreign, unknown) == [
+        *["ok", "cancelled", "cancelled", "lost", "lost", "lost"]
+    ]
+    assert verdicts(api, node, wrong) == ["lost"]
+    end = api.lease(foreign["lease_id"])["expires_at"]
+    assert end == clock.now() + timedelta(seconds=60)
+
+
+def test_a_claim_asked_to_stop_is_extended_all_the_same(api: Api, clock: Clock) -> None:
+    """Its worker needs the time to stop; it must not be granted to another meanwhile."""
+    node = api.node()
+    claim = api.running(api.queue(claim_timeout=60), node)
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    clock.advance(timedelta(seconds=50))
+    [row] = api.rows("heartbeat_node", **node.who, claims=beat(claim))
+    assert (row["verdict"], row["expires_at"]) == ("cancelled", clock.now() + timedelta(seconds=60))
+
+
+def test_drained_means_preempted(api: Api) -> None:
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    api.rows("drain_node", node=node.node_id, deadline=timedelta(minutes=5))
+    assert verdicts(api, node, claim) == ["preempted"]
+
+
+def test_the_node_lives_while_it_beats(api: Api, clock: Clock) -> None:
+    node = api.node(heartbeat_timeout=45)
+    clock.advance(timedelta(seconds=44))
+    assert api.used(node)["live"]
+    clock.advance(timedelta(seconds=1))
+    assert not api.used(node)["live"]
+    assert api.rows("heartbeat_node", **node.who) == []
+    row = api.used(node)
+    assert (row["live"], row["seen_at"]) == (True, clock.now())
+
+
+def test_claims_given_back_and_taken_again_are_lost(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    old = api.running(queue, node)
+    api.rows("release_lease", **token(old))
+    [new] = api.claim(node, queue)
+    assert verdicts(api, node, old) == ["lost"]
+    assert verdicts(api, node, new) == ["ok"]
+
+
+def test_unknown_nodes(api: Api) -> None:
+    refusal = api.refused("QHN01", "heartbeat_node", node=NOBODY, epoch=1)
+    assert refusal.detail["node_id"] == str(NOBODY)
+    node = api.node()
+    api.rows("deregister_node", node=node.node_id)
+    api.refused("QHN01", "heartbeat_node", **node.who)
+
+
+@pytest.mark.parametrize("epoch", [0, 2, -1, None])
+def test_epochs_that_are_not_its_own(api: Api, epoch: int | None) -> None:
+    node = api.node()
+    refusal = api.refused("QHN03", "heartbeat_node", node=node.node_id, epoch=epoch)
+    assert refusal.detail["node_epoch"] == 1
+
+
+GOOD = {"lease_id": str(uuid4()), "claim_token": 1}
+
+
+@pytest.mark.parametrize(
+    ("field", "claims"),
+    [
+        ("p_claims", {}),
+        ("p_claims", "x"),
+        ("p_claims[0]", ["x"]),
+        ("p_claims[1]", [GOOD, {"lease_id": GOOD["lease_id"]}]),
+        ("p_claims[0].lease_id", [GOOD | {"lease_id": "x"}]),
+        ("p_claims[0].claim_token", [GOOD | {"claim_token": -1}]),
+        ("p_claims[0].claim_token", [GOOD | {"claim_token": 2**63}]),
+        ("p_claims[0].claim_token", [GOOD | {"claim_token": "1"}]),
+        ("p_claims[0].extend", [GOOD | {"extend": 5}]),
+    ],
+)
+def test_bad_claims(api: Api, field: str, claims: Any) -> None:
+    node = api.node()
+    assert api.refused("QHA01", "heartbeat_node", **node.who, claims=claims).field == field
+
+
+@pytest.mark.parametrize("seconds", [0, -5, 4e9])
+def test_bad_spans(api: Api, seconds: float) -> None:
+    refusal = api.refused(
+        "QHA01", "heartbeat_node", **api.node().who, extend=timedelta(seconds=seconds)
+    )
+    assert refusal.field == "p_extend"

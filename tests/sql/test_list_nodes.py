@@ -1,0 +1,30 @@
+"""list_nodes: what there is and what of it is in use."""
+
+from uuid import uuid4
+
+from tests.sql.api import Api, token
+
+
+def test_use_follows_the_claims(api: Api) -> None:
+    gpu = {"resource_id": str(uuid4()), "model": "A100", "memory_mib": 81920}
+    node = api.node(
+        capacity={"cpu_milli": 8000, "memory_mib": 100, "license": 2}, gpus=[gpu], slots=3
+    )
+    idle = {"cpu_milli": 0, "memory_mib": 0}
+    assert (api.used(node)["used"], api.used(node)["claims"]) == (idle, 0)
+    needs = {"cpu_milli": 500, "memory_mib": 10, "license": 2, "gpu_milli": 250}
+    claim = api.running(api.queue(), node, placement={"resources": needs})
+    row = api.used(node)
+    assert row["used"] == {"cpu_milli": 500, "memory_mib": 10, "license": 2}
+    assert (row["gpus"], row["claims"]) == ([gpu | {"milli_used": 250}], 1)
+    api.rows("complete_lease", **token(claim))
+    row = api.used(node)
+    assert (row["used"], row["gpus"][0]["milli_used"], row["claims"]) == (idle, 0, 0)
+
+
+def test_all_of_them_by_name(api: Api) -> None:
+    names = {api.node().name for _ in range(3)}
+    listed = [row["name"] for row in api.rows("list_nodes")]
+    assert names <= set(listed)
+    assert listed == sorted(listed)
+    assert api.rows("list_nodes", name="nobody") == []

@@ -1,0 +1,43 @@
+"""pause_queue and resume_queue: no claims meanwhile, everything else goes on."""
+
+import psycopg
+
+from tests.sql.api import Api, token
+
+
+def test_a_paused_queue_gives_nothing(api: Api) -> None:
+    queue, other = api.queue(), api.queue()
+    node = api.node()
+    claim = api.running(queue, node)
+    api.rows("pause_queue", queue=queue)
+    waiting = api.spawn(queue)
+    elsewhere = api.spawn(other)
+    assert api.claimed(node, queue, other, qty=10) == [elsewhere]
+    assert api.value("complete_lease", **token(claim)) == "completed"
+    assert api.state(waiting) == "pending"
+    api.rows("resume_queue", queue=queue)
+    assert api.claimed(node, queue) == [waiting]
+
+
+def test_twice_is_once(api: Api) -> None:
+    queue = api.queue()
+    api.rows("pause_queue", queue=queue)
+    before = api.contents()
+    api.rows("pause_queue", queue=queue)
+    assert api.contents() == before
+    assert [row["paused"] for row in api.rows("list_queues") if row["queue"] == queue] == [True]
+
+
+def test_resuming_wakes_those_who_wait(api: Api, conn: psycopg.Connection) -> None:
+    queue = api.queue()
+    node = api.node()
+    assert api.claim(node, queue) == []
+    api.rows("pause_queue", queue=queue)
+    conn.execute("listen hwqueue")
+    api.rows("resume_queue", queue=queue)
+    assert [n.payload for n in conn.notifies(timeout=0)] == [f"0:{queue}"]
+
+
+def test_unknown_queue(api: Api) -> None:
+    for function in ("pause_queue", "resume_queue"):
+        assert api.refused("QHQ01", function, queue="nowhere").detail["queue"] == "nowhere"

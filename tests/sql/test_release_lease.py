@@ -1,0 +1,46 @@
+"""release_lease: handed back unfinished, no attempt used."""
+
+from datetime import timedelta
+
+from tests.fix_db import Clock
+from tests.sql.api import Api, token
+
+
+def test_no_attempt_is_used(api: Api) -> None:
+    queue, node = api.queue(max_attempts=1), api.node()
+    claim = api.running(queue, node)
+    for _ in range(3):
+        assert api.value("release_lease", **token(claim)) == "pending"
+        [again] = api.claim(node, queue)
+        assert (again["lease_id"], again["attempt"]) == (claim["lease_id"], 1)
+        assert again["claim_token"] > claim["claim_token"]
+        claim = again
+    assert [a["outcome"] for a in api.lease(claim["lease_id"])["attempts"]] == ["released"] * 3
+
+
+def test_attempts_used_before_stay_used(api: Api) -> None:
+    queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
+    claim = api.running(queue, node)
+    api.rows("fail_lease", **token(claim), error={})
+    [claim] = api.claim(node, queue)
+    api.rows("release_lease", **token(claim))
+    [claim] = api.claim(node, queue)
+    assert claim["attempt"] == 2
+
+
+def test_later(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    delay = timedelta(seconds=30)
+    assert api.value("release_lease", **token(claim), delay=delay) == "scheduled"
+    assert api.lease(claim["lease_id"])["available_at"] == clock.now() + delay
+    assert api.claim(node, queue) == []
+    clock.advance(delay)
+    assert api.claimed(node, queue) == [claim["lease_id"]]
+
+
+def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
+    claim = api.running(api.queue())
+    api.rows("cancel_lease", lease=claim["lease_id"], reason="no need")
+    assert api.value("release_lease", **token(claim)) == "cancelled"
+    assert api.lease(claim["lease_id"])["error"] == {"reason": "cancelled", "detail": "no need"}

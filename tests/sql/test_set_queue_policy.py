@@ -1,0 +1,33 @@
+"""set_queue_policy: changes what is given and keeps the rest."""
+
+from tests.sql.api import Api, token
+
+
+def test_keys_not_given_stay(api: Api) -> None:
+    queue = api.queue(max_attempts=3, window=7, weights={"fit": 4})
+    policy = api.value(
+        "set_queue_policy", queue=queue, policy={"window": 9, "weights": {"affinity": 2}}
+    )
+    assert (policy["max_attempts"], policy["window"]) == (3, 9)
+    assert policy["weights"] == {"affinity": 2, "fit": 4, "spread": 1}
+    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    assert row["policy"] == policy
+
+
+def test_it_counts_for_leases_already_spawned(api: Api) -> None:
+    queue = api.queue(max_attempts=5)
+    claim = api.running(queue)
+    api.rows("set_queue_policy", queue=queue, policy={"max_attempts": 1})
+    assert api.value("fail_lease", **token(claim), error={}) == "failed"
+
+
+def test_unknown_queue(api: Api) -> None:
+    refusal = api.refused("QHQ01", "set_queue_policy", queue="nowhere", policy={})
+    assert refusal.detail["queue"] == "nowhere"
+
+
+def test_bad_policy(api: Api) -> None:
+    refusal = api.refused(
+        "QHA01", "set_queue_policy", queue=api.queue(), policy={"max_attempts": -1}
+    )
+    assert refusal.field == "policy.max_attempts"

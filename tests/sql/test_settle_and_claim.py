@@ -1,0 +1,176 @@
+"""settle_and_claim: a batch settled and the next claimed, in one commit."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import NOBODY, Api, Node, Row, settlement, token
+
+
+def settle(api: Api, node: Node, settlements: list[Row], *queues: str, qty: int = 0) -> list[Row]:
+    """Settle, and claim `qty` more; the rows."""
+    queues = queues or (api.queue(),)
+    return api.rows(
+        "settle_and_claim", **node.who, settle=settlements, queues=list(queues), qty=qty
+    )
+
+
+def test_the_rows(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    done = api.running(queue, node)
+    lease = api.spawn(queue, "next", {"n": 1}, headers={"h": 2})
+    first, second = settle(api, node, [settlement(done)], queue, qty=5)
+    expected = {"kind": "settled", "ordinal": 1, "verdict": "ok", "state": "completed"}
+    assert first.items() >= (expected | {"lease_id": done["lease_id"], "shard_id": 0}).items()
+    assert (first["claim_token"], first["task_name"]) == (None, None)
+    [row] = [api.lease(lease)]
+    expected = {"kind": "claimed", "lease_id": lease, "task_name": "next", "attempt": 1}
+    expected |= {"queue": queue, "params": {"n": 1}, "headers": {"h": 2}, "ordinal": None}
+    expected |= {"claim_token": row["claim_token"], "expires_at": row["expires_at"]}
+    assert second.items() >= expected.items()
+
+
+def test_each_outcome(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(retry={"kind": "fixed", "base": 30, "jitter": 0}), api.node()
+    claims = [api.running(queue, node) for _ in range(6)]
+    at = clock.now() + timedelta(minutes=7)
+    rows = settle(
+        api,
+        node,
+        [
+            settlement(claims[0], result={"n": 1}),
+            settlement(claims[1], "fail", error={"n": 2}),
+            settlement(claims[2], "fail", retry=False),
+            settlement(claims[3], "fail", retry_at=at.isoformat()),
+            settlement(claims[4], "release"),
+            settlement(claims[5], "release", delay="1 minute"),
+        ],
+    )
+    states = ["completed", "scheduled", "failed", "scheduled", "pending", "scheduled"]
+    by_ordinal = sorted(rows, key=lambda row: int(row["ordinal"]))
+    assert [row["state"] for row in by_ordinal] == states
+    leases = [api.lease(claim["lease_id"]) for claim in claims]
+    assert [lease["state"] for lease in leases] == states
+    assert leases[0]["result"] == {"n": 1}
+    assert leases[1]["attempts"][0]["error"] == {"n": 2}
+    assert leases[1]["available_at"] == clock.now() + timedelta(seconds=30)
+    assert leases[3]["available_at"] == at
+    assert leases[5]["available_at"] == clock.now() + timedelta(minutes=1)
+
+
+def test_each_verdict(api: Api) -> None:
+    """One bad settlement undoes neither the others nor the claim."""
+    queue, node = api.queue(), api.node()
+    ok, cancelled, done, lost = (api.running(queue, node) for _ in range(4))
+    api.rows("cancel_lease", lease=cancelled["lease_id"])
+    api.rows("release_lease", **token(cancelled))
+    api.rows("complete_lease", **token(done))
+    api.rows("release_lease", **token(lost))
+    elsewhere = api.running(api.queue())
+    never = {"lease_id": ok["lease_id"], "claim_token": ok["claim_token"] + 9}
+    given = [cancelled, done, never, lost, elsewhere, ok | {"lease_id": NOBODY}, ok, ok]
+    rows = settle(api, node, [settlement(claim) for claim in given], queue, qty=1)
+    verdicts = {row["ordinal"]: row["verdict"] for row in rows if row["kind"] == "settled"}
+    expected = ["cancelled", "finished", "bad_token", "lost", "bad_token", "lost", "ok", "finished"]
+    assert [verdicts[n + 1] for n in range(len(given))] == expected
+    assert [row["lease_id"] for row in rows if row["kind"] == "claimed"] == [lost["lease_id"]]
+    assert api.state(ok["lease_id"]) == "completed"
+    assert api.state(elsewhere["lease_id"]) == "claimed"
+
+
+def test_room_that_it_frees_is_there_for_the_claim(api: Api) -> None:
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
+    done = api.running(queue, node, placement={"resources": {"cpu_milli": 1000}})
+    lease = api.needing(queue, cpu_milli=800)
+    assert api.claim(node, queue) == []
+    rows = settle(api, node, [settlement(done)], queue, qty=2)
+    assert [(row["kind"], row["lease_id"]) for row in rows] == [
+        ("settled", done["lease_id"]),
+        ("claimed", lease),
+    ]
+
+
+def test_settling_only_and_claiming_only(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    done = api.running(queue, node)
+    api.spawn(queue)
+    assert [row["kind"] for row in settle(api, node, [settlement(done)], queue)] == ["settled"]
+    assert [row["kind"] for row in settle(api, node, [], queue, qty=1)] == ["claimed"]
+    assert settle(api, node, [], queue, qty=1) == []
+
+
+def test_tasks_and_timeout_go_through(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    api.spawn(queue, "other")
+    mine = api.spawn(queue, "mine")
+    [row] = api.rows(
+        "settle_and_claim",
+        **node.who,
+        settle=None,
+        queues=[queue],
+        qty=5,
+        tasks=["mine"],
+        claim_timeout=timedelta(seconds=5),
+    )
+    assert row["lease_id"] == mine
+    assert row["expires_at"] == clock.now() + timedelta(seconds=5)
+
+
+def test_the_node_is_checked_first(api: Api) -> None:
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    arguments = {"settle": [settlement(claim)], "queues": [api.queue()]}
+    for epoch in (0, 2, None):
+        api.refused("QHN03", "settle_and_claim", node=node.node_id, epoch=epoch, **arguments)
+    api.refused("QHN01", "settle_and_claim", node=NOBODY, epoch=1, **arguments)
+    arguments["queues"] = ["nowhere"]
+    api.refused("QHQ01", "settle_and_claim", **node.who, **arguments)
+
+
+@pytest.mark.parametrize("qty", [-1, 1001, None])
+def test_bad_quantities(api: Api, qty: int | None) -> None:
+    node, queue = api.node(), api.queue()
+    arguments = {"settle": [], "queues": [queue], "qty": qty}
+    assert api.refused("QHA01", "settle_and_claim", **node.who, **arguments).field == "p_qty"
+
+
+GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
+
+
+@pytest.mark.parametrize(
+    ("field", "settlements"),
+    [
+        ("p_settle", {}),
+        ("p_settle[0]", ["x"]),
+        ("p_settle[1].outcome", [GOOD, GOOD | {"outcome": "finish"}]),
+        ("p_settle[0].outcome", [GOOD | {"outcome": None}]),
+        ("p_settle[0]", [{"outcome": "complete", "claim_token": 1}]),
+        ("p_settle[0]", [{"outcome": "complete", "lease_id": GOOD["lease_id"]}]),
+        ("p_settle[0].lease_id", [GOOD | {"lease_id": 7}]),
+        ("p_settle[0].claim_token", [GOOD | {"claim_token": "1"}]),
+        ("p_settle[0].error", [GOOD | {"outcome": "fail", "error": "text"}]),
+        ("p_settle[0].retry", [GOOD | {"outcome": "fail", "retry": "no"}]),
+        ("p_settle[0].retry_at", [GOOD | {"outcome": "fail", "retry_at": "tomorrow"}]),
+        ("p_settle[0].delay", [GOOD | {"outcome": "release", "delay": -1}]),
+        ("p_settle[0].reason", [GOOD | {"reason": "x"}]),
+    ],
+)
+def test_bad_settlements(api: Api, field: str, settlements: Any) -> None:
+    node, queue = api.node(), api.queue()
+    refusal = api.refused(
+        "QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue]
+    )
+    assert refusal.field == field
+
+
+def test_a_result_that_is_too_large(api: Api) -> None:
+    queue, node = api.queue(max_result_bytes=100), api.node()
+    small, large = api.running(queue, node), api.running(queue, node)
+    settlements = [settlement(small, result=1), settlement(large, result="x" * 99)]
+    refusal = api.refused(
+        "QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue]
+    )
+    assert refusal.field == "p_settle[1].result"

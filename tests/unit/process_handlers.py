@@ -1,0 +1,104 @@
+"""Handlers that the process tests run in children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hwqueue.app import App, Cancelled, Reject
+from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
+
+app = App()
+
+# Looked at while the module is imported, as CUDA libraries do.
+VISIBLE_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
+CPUS_AT_IMPORT = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+@app.task("see", process=True)
+def see(params: Any, context: LeaseContext) -> dict[str, Any]:
+    print("on standard output, which is not the way results go")
+    return {
+        "params": params,
+        "attempt": context.attempt,
+        "visible": VISIBLE_AT_IMPORT,
+        "cpus": CPUS_AT_IMPORT,
+        "pid": os.getpid(),
+        "stdin": sys.stdin.read(),
+    }
+
+
+@app.task("see-async", process=True)
+async def see_async(params: Any, context: AsyncLeaseContext) -> str:
+    await asyncio.sleep(0)
+    return str(context.lease_id)
+
+
+@app.task("reject", process=True)
+def reject(params: Any) -> None:
+    raise Reject("never")
+
+
+@app.task("extend", process=True)
+def extend(params: Any, context: LeaseContext) -> None:
+    context.extend(params)
+
+
+@app.task("die", process=True)
+def die(params: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task("leave", process=True)
+def leave(params: Any) -> None:
+    os._exit(3)
+
+
+@app.task("exit", process=True)
+def exit_politely(params: Any) -> None:
+    sys.exit("out of work")
+
+
+@app.task("wait", process=True)
+def wait(params: dict[str, str]) -> None:
+    """Say that it runs, wait for ever, say that it was told to stop."""
+    Path(params["started"]).write_text(str(os.getpid()))
+    try:
+        time.sleep(600)
+    except Cancelled:
+        Path(params["stopped"]).touch()
+        raise
+
+
+@app.task("wait-async", process=True)
+async def wait_async(params: dict[str, str]) -> None:
+    Path(params["started"]).write_text(str(os.getpid()))
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        Path(params["stopped"]).touch()
+        raise
+
+
+@app.task("finish-anyway", process=True)
+def finish_anyway(params: dict[str, str]) -> str:
+    Path(params["started"]).touch()
+    try:
+        time.sleep(600)
+    except Cancelled:
+        return "saved"
+    return "slept"
+
+
+@app.task("stubborn", process=True)
+def stubborn(params: dict[str, str]) -> None:
+    """Ignore SIGTERM, and have a child of its own."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with subprocess.Popen(["sleep", "600"]) as child:
+        Path(params["started"]).write_text(f"{os.getpid()} {child.pid}")

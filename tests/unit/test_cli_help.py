@@ -1,0 +1,48 @@
+"""Every command has an example in its help, and docs/reference/cli.md names everything."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from hwqueue.cli.main import app
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+REFRESH = "typer hwqueue.cli.main utils docs --name hwqueue --output docs/reference/cli.md"
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield path, command
+        return
+    for name, child in children.items():
+        yield from _commands(child, f"{path} {name}")
+
+
+COMMANDS = dict(_commands(get_command(app), "hwqueue"))
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_has_an_example(path: str) -> None:
+    command = COMMANDS[path]
+    assert command.help
+    assert command.epilog
+    assert command.epilog.startswith("Example: ")
+    assert path in command.epilog
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_reference_is_complete(path: str) -> None:
+    text = REFERENCE.read_text()
+    begin = text.find(f" `{path}`\n")
+    assert begin >= 0, f"{path} is missing; run: {REFRESH}"
+    section = text[begin : text.find("\n#", begin) if "\n#" in text[begin:] else None]
+    for parameter in COMMANDS[path].params:
+        name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else parameter.name
+        assert name in section, f"{path}: {name} is missing; run: {REFRESH}"
+        if help_text := getattr(parameter, "help", None):
+            assert help_text in section, f"{path} {name} has changed; run: {REFRESH}"
+    assert COMMANDS[path].epilog in section, f"{path}: example has changed; run: {REFRESH}"

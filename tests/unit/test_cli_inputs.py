@@ -1,0 +1,102 @@
+"""What people type on the command line, and what they are told when it is wrong."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
+from hwqueue.cli.worker import load_app
+from hwqueue.errors import ConfigError
+
+
+def test_json_in_place_or_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "placement.json"
+    file.write_text('{"require": []}')
+    assert json_object('{"gpu": true}', "--tags") == {"gpu": True}
+    assert json_object(str(file), "PLACEMENT") == {"require": []}
+    assert json_value("[1, 2]", "--params") == [1, 2]
+    assert json_value("null", "--params") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1,}', "--tags: not JSON"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": 1, "a": 2}', "key 'a' is there twice"),
+        ("[1]", "a JSON object is needed, not [1]"),
+        ("no-such-file", "neither JSON nor a file"),
+        ("nul\x00file", "neither JSON nor a file"),
+    ],
+)
+def test_bad_json(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        json_object(text, "--tags")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("--tags")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("5m", 300), ("1h30m", 5400), ("2d", 172_800), ("500ms", 0.5), ("1.5h", 5400)],
+)
+def test_spans(text: str, seconds: float) -> None:
+    assert span(text, "--delay") == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "-5s", "5 m", "1y", "5s!", f"{'9' * 30}d"])
+def test_bad_spans(text: str) -> None:
+    with pytest.raises(ConfigError, match="span"):
+        span(text, "--delay")
+
+
+def test_moments_have_an_offset() -> None:
+    assert moment("2030-01-31T17:00:00Z", "--deadline") == datetime(2030, 1, 31, 17, tzinfo=UTC)
+    for text in ("2030-01-31T17:00:00", "tomorrow", ""):
+        with pytest.raises(ConfigError, match="not a time with an offset"):
+            moment(text, "--deadline")
+
+
+def test_ids_and_pairs() -> None:
+    with pytest.raises(ConfigError, match="'seven' is not an id"):
+        identifier("seven", "LEASE_ID")
+    assert pairs(["a=1", "b=x=y"], "--label") == {"a": "1", "b": "x=y"}
+    for wrong, message in ((["a"], "not key=value"), (["a=1", "a=2"], "given twice")):
+        with pytest.raises(ConfigError, match=message):
+            pairs(wrong, "--label")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tasks", "is not module:name"),
+        ("nowhere.at_all:app", "no module 'nowhere.at_all'"),
+        ("some_tasks:other", "does not exist"),
+        ("some_tasks:number", "is a int; an hwqueue.App is needed"),
+    ],
+)
+def test_bad_apps(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_tasks(tmp_path, monkeypatch)
+    with pytest.raises(ConfigError) as caught:
+        load_app(name)
+    assert message in str(caught.value)
+
+
+def test_an_app_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_tasks(tmp_path, monkeypatch)
+    assert list(load_app("some_tasks:app").tasks) == ["hello"]
+
+
+def _write_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "some_tasks.py").write_text(
+        "from hwqueue.app import App\n"
+        "app = App()\n"
+        "number = 7\n"
+        "@app.task('hello')\n"
+        "def hello(params): return params\n"
+    )
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # load_app adds to it
+    monkeypatch.delitem(sys.modules, "some_tasks", raising=False)

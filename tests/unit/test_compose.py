@@ -1,0 +1,91 @@
+"""docker-compose.yml names services, files and options that exist.
+
+This does not start it: that takes Docker, and `docker compose up --build`.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.core import TyperGroup
+
+import hwqueue
+from hwqueue.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason="no checkout")
+
+NODES = ("node-gpu", "node-cpu")
+
+
+@pytest.fixture
+def services() -> dict[str, Any]:
+    content = yaml.safe_load(FILE.read_text())
+    assert isinstance(content["services"], dict)
+    return content["services"]
+
+
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that a line names, and what is left of the line for it to parse."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while isinstance(command, TyperGroup):
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+@pytest.mark.parametrize("name", ["migrate", "queues", *NODES])
+def test_the_program_takes_the_command(services: dict[str, Any], name: str) -> None:
+    command, rest = command_of(services[name]["command"])
+    context = command.make_context("hwqueue", rest)
+    assert not context.args
+
+
+def test_a_wrong_option_would_be_found() -> None:
+    command, rest = command_of(["worker", "run", "--no-such-option"])
+    with pytest.raises(Exception, match="no-such-option"):
+        command.make_context("hwqueue", rest)
+
+
+def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:
+    assert services["postgres"]["image"] == "postgres:18"
+    assert services["postgres"]["healthcheck"]["test"][1] == "pg_isready"
+    assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    done = "service_completed_successfully"
+    assert services["queues"]["depends_on"] == {"migrate": {"condition": done}}
+    for name in NODES:
+        assert services[name]["depends_on"] == {"queues": {"condition": done}}
+
+
+def test_the_nodes_differ(services: dict[str, Any]) -> None:
+    lines = [dict(word[2:].split("=", 1) for word in services[n]["command"][2:]) for n in NODES]
+    assert len({line["name"] for line in lines}) == 2
+    first, second = (json.loads(line["tags"]) for line in lines)
+    assert first["gpu"] != second["gpu"]
+
+
+def test_files_exist_and_hold_the_app(services: dict[str, Any]) -> None:
+    build = services["migrate"]["build"]
+    assert (ROOT / build["dockerfile"]).is_file()
+    for line in (ROOT / build["dockerfile"]).read_text().splitlines():
+        if line.startswith("COPY "):
+            assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
+    for name in NODES:
+        (volume,) = services[name]["volumes"]
+        folder = ROOT / volume.split(":")[0]
+        module, attribute = services[name]["command"][2].removeprefix("--app=").split(":")
+        spec = importlib.util.spec_from_file_location(module, folder / f"{module}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        assert isinstance(getattr(loaded, attribute), hwqueue.App)
+
+
+def test_the_port_is_for_this_machine_only(services: dict[str, Any]) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in services["postgres"]["ports"])

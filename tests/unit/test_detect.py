@@ -1,0 +1,214 @@
+"""What the machine is found to be: from made-up /sys folders and a made-up NVML."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import psutil
+import pytest
+
+from hwqueue.types import Gpu
+from hwqueue.worker import detect
+from hwqueue.worker.node import combine
+from hwqueue.worker.settings import WorkerSettings
+
+UUIDS = [f"8f5b6c1e-0000-4000-8000-00000000000{n}" for n in range(3)]
+
+
+class FakeNvml(ModuleType):
+    """Answers as `pynvml` does, for devices given as (uuid, model, bytes, split by MIG)."""
+
+    NVML_DEVICE_MIG_DISABLE = 0
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801  (the library's name)
+        pass
+
+    def __init__(self, devices: list[tuple[str, str, int, bool]], *, driver: bool = True) -> None:
+        super().__init__("pynvml")
+        self.devices = devices
+        self.driver = driver
+        self.open = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.driver:
+            raise self.NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[str, str, int, bool]:  # noqa: N802
+        return self.devices[index]
+
+    def nvmlDeviceGetMigMode(self, handle: tuple[str, str, int, bool]) -> list[int]:  # noqa: N802
+        if "T4" in handle[1]:
+            raise self.NVMLError_NotSupported
+        return [int(handle[3]), 0]
+
+    def nvmlDeviceGetUUID(self, handle: tuple[str, str, int, bool]) -> str:  # noqa: N802
+        return f"GPU-{handle[0]}"
+
+    def nvmlDeviceGetName(self, handle: tuple[str, str, int, bool]) -> str:  # noqa: N802
+        return handle[1]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: tuple[str, str, int, bool]) -> Any:  # noqa: N802
+        return SimpleNamespace(total=handle[2])
+
+
+def install_nvml(monkeypatch: pytest.MonkeyPatch, nvml: ModuleType | None) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
+DEVICES = [
+    (UUIDS[0], A100, 80 << 30, False),
+    (UUIDS[1], A100, 80 << 30, True),
+    (UUIDS[2], T4, 15 << 30, False),
+]
+
+
+def test_gpus_are_read_and_mig_devices_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(DEVICES)
+    install_nvml(monkeypatch, nvml)
+    assert detect.detect_gpus({}) == (
+        Gpu(resource_id=UUID(UUIDS[0]), model=A100, memory_mib=80 * 1024),
+        Gpu(resource_id=UUID(UUIDS[2]), model=T4, memory_mib=15 * 1024),
+    )
+    assert nvml.open == 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("2", [2]), ("0,2", [0, 2]), (f"GPU-{UUIDS[2]}", [2]), (f" GPU-{UUIDS[0]} ", [0]), ("", [])],
+)
+def test_hidden_gpus_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[int]
+) -> None:
+    install_nvml(monkeypatch, FakeNvml(DEVICES))
+    found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
+    assert [str(gpu.resource_id) for gpu in found] == [UUIDS[index] for index in expected]
+
+
+def test_no_library_and_no_driver_mean_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_nvml(monkeypatch, None)  # what an import of a missing module runs into
+    assert detect.detect_gpus({}) == ()
+    install_nvml(monkeypatch, FakeNvml(DEVICES, driver=False))
+    assert detect.detect_gpus({}) == ()
+
+
+def test_a_failing_device_declares_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(DEVICES)
+
+    def fail(_handle: object) -> str:
+        raise nvml.NVMLError("GPU is lost")
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetName", fail)
+    install_nvml(monkeypatch, nvml)
+    assert detect.detect_gpus({}) == ()
+    assert nvml.open == 0
+
+
+def test_labels_name_the_model_only_when_there_is_one() -> None:
+    first, second = Gpu(resource_id=UUIDS[0], model=A100), Gpu(resource_id=UUIDS[1], model=T4)
+    assert detect.detect_labels(()).keys() == {"os", "arch"}
+    assert detect.detect_labels((first, first))["gpu_model"] == A100
+    assert "gpu_model" not in detect.detect_labels((first, second))
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", []), ("", [])]
+)
+def test_cpu_lists(text: str, cpus: list[int]) -> None:
+    assert detect.parse_cpu_list(text) == cpus
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_cores_threads_and_numa_come_from_sys(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(tmp_path / "node/node0/cpulist", "0-1,4-5\n")
+    write(tmp_path / "node/node1/cpulist", "2-3,6-7\n")
+    for cpu in range(8):
+        siblings = f"{cpu % 4},{cpu % 4 + 4}\n"
+        write(tmp_path / f"cpu/cpu{cpu}/topology/thread_siblings_list", siblings)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 4, 6}, raising=False)
+    assert detect.detect_cores(tmp_path / "node", tmp_path / "cpu") == (
+        {"core": 0, "numa": 0, "threads": [0, 4]},
+        {"core": 1, "numa": 0, "threads": [1]},
+        {"core": 2, "numa": 1, "threads": [2, 6]},
+    )
+
+
+def test_no_sys_means_no_cores(tmp_path: Path) -> None:
+    assert detect.detect_cores(tmp_path, tmp_path) == ()
+
+
+def test_a_container_limits_the_capacity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+    total = psutil.virtual_memory().total
+    free_of_limits = detect.detect_capacity(tmp_path)
+    assert free_of_limits == {"cpu_milli": 8000, "memory_mib": total >> 20}
+
+    write(tmp_path / "cpu.max", "250000 100000\n")
+    write(tmp_path / "memory.max", f"{512 << 20}\n")
+    assert detect.detect_capacity(tmp_path) == {"cpu_milli": 2500, "memory_mib": 512}
+
+    write(tmp_path / "cpu.max", "max 100000\n")
+    write(tmp_path / "memory.max", "max\n")
+    assert detect.detect_capacity(tmp_path) == free_of_limits
+
+
+def test_this_machine_describes_itself() -> None:
+    machine = detect.detect_machine()
+    assert machine.labels["os"]
+    assert machine.capacity["cpu_milli"] >= 1000
+    assert machine.capacity["memory_mib"] > 0
+
+
+MACHINE = detect.Machine(
+    labels={"os": "linux", "arch": "x86_64"},
+    capacity={"cpu_milli": 8000, "memory_mib": 1024},
+    cores=({"core": 0, "numa": 0, "threads": [0]},),
+    gpus=(Gpu(resource_id=UUID(UUIDS[0]), model=A100, memory_mib=81920),),
+)
+
+
+def test_detected_facts_fill_what_the_settings_leave_open() -> None:
+    node = combine(
+        WorkerSettings(dsn="x", name="n", labels={"region": "eu", "os": "mine"}), MACHINE
+    )
+    assert node.spec.labels == {"os": "mine", "arch": "x86_64", "region": "eu"}
+    assert (node.spec.cpu_milli, node.spec.memory_mib) == (8000, 1024)
+    assert node.spec.gpus == MACHINE.gpus
+    assert node.gpu_names == (f"GPU-{UUIDS[0]}",)
+
+
+def test_given_facts_win_over_detected_ones() -> None:
+    gpus = (Gpu(resource_id=UUIDS[1]), Gpu(resource_id=UUIDS[2]))
+    settings = WorkerSettings(dsn="x", name="n", capacity={"license": 2}, gpus=gpus)
+    node = combine(settings, MACHINE)
+    assert (node.spec.cpu_milli, node.spec.memory_mib) == (None, None)
+    assert node.spec.custom == {"license": 2}
+    assert node.gpu_names == ("0", "1")
+    assert combine(WorkerSettings(dsn="x", gpus=()), MACHINE).spec.gpus == ()
+
+
+def test_nothing_is_declared_without_detection() -> None:
+    spec = combine(WorkerSettings(dsn="x", name="n", detect=False), None).spec
+    assert (spec.labels, spec.cpu_milli, spec.gpus, spec.cores) == ({}, None, (), ())

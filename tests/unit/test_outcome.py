@@ -1,0 +1,93 @@
+"""How a handler ended becomes a settlement."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue.app import Reject, Retry
+from hwqueue.worker import outcome
+from hwqueue.worker.outcome import Outcome
+
+
+@pytest.mark.parametrize("result", [None, 1, "ü", [1, {"a": None}], 0.5, True])
+def test_json_completes(result: Any) -> None:
+    assert outcome.of_result(result) == Outcome(kind="complete", result=result)
+
+
+def nested() -> list[Any]:
+    loop: list[Any] = []
+    loop.append(loop)
+    return loop
+
+
+@pytest.mark.parametrize(
+    "result", [object(), {1, 2}, math.nan, math.inf, "a\x00b", "\ud800", {"k": b"x"}, nested()]
+)
+def test_anything_else_is_a_failure_for_good(result: Any) -> None:
+    ended = outcome.of_result(result)
+    assert (ended.kind, ended.retry) == ("fail", False)
+    assert ended.error is not None
+    assert ended.error["type"] == "ResultNotJson"
+
+
+def raised(error: BaseException) -> Outcome:
+    try:
+        raise error
+    except BaseException as caught:
+        return outcome.of_exception(caught)
+
+
+def test_an_exception_fails_with_type_message_and_traceback() -> None:
+    ended = raised(ValueError("no such file"))
+    assert (ended.kind, ended.retry, ended.retry_at) == ("fail", True, None)
+    assert ended.error is not None
+    assert (ended.error["type"], ended.error["message"]) == ("ValueError", "no such file")
+    assert "in raised" in ended.error["traceback"]
+
+
+def test_errors_are_bounded_and_storable() -> None:
+    ended = raised(RuntimeError("\x00\ud800" + "x" * 100_000))
+    assert ended.error is not None
+    assert ended.error["message"].startswith("\\0\\ud800")
+    assert len(str(ended.error)) < 12_000
+
+
+def test_a_broken_message_does_not_hide_the_failure() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    error = raised(Broken()).error
+    assert error is not None
+    assert "ZeroDivisionError in __str__" in error["message"]
+
+
+def test_reject_is_for_good() -> None:
+    assert raised(Reject("bad input")).retry is False
+
+
+def test_retry_names_its_time() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    assert raised(Retry("later", at=at)).retry_at == at
+    before = datetime.now(UTC)
+    in_an_hour = raised(Retry(after=timedelta(hours=1))).retry_at
+    assert in_an_hour is not None
+    assert timedelta(0) <= in_an_hour - before - timedelta(hours=1) < timedelta(minutes=1)
+    assert raised(Retry()).retry_at is None
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        outcome.RELEASED,
+        outcome.of_result({"rows": 3}),
+        outcome.failure("ProcessDied", "gone"),
+        Outcome(kind="fail", error={}, retry_at=datetime(2030, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_outcomes_travel_as_text(ended: Outcome) -> None:
+    assert Outcome.from_json(ended.to_json()) == ended

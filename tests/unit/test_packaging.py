@@ -1,0 +1,60 @@
+"""The wheel carries what the package needs, and works away from the checkout."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="no checkout"),
+]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "-q", "-w", str(folder), str(ROOT)], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_every_sql_file_and_migration_is_in_it(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    for folder in (SQL_DIR, MIGRATIONS_DIR):
+        for path in folder.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                name = path.relative_to(folder.parent).as_posix()
+                assert f"hwqueue/_data/{name}" in packed
+    assert "hwqueue/py.typed" in packed
+    assert "hwqueue/schema/sql/catalog.sql" in packed
+
+
+def test_the_installed_wheel_prints_the_same_script(wheel: Path, tmp_path: Path) -> None:
+    """Unpacked first on the path, so that the checkout's own package is not the one imported."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = (
+        "import hwqueue; from hwqueue.schema import install_script;"
+        "print(hwqueue.__file__); print(install_script())"
+    )
+    run = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env={"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split("\n", 1)
+        for folder in (tmp_path, ROOT)
+    ]
+    (packed_at, packed_script), (_, script) = run
+    assert packed_at.startswith(str(tmp_path))
+    assert packed_script == script

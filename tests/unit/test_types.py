@@ -1,0 +1,135 @@
+"""The dataclasses: their JSON forms, and rows turned into them."""
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from hwqueue import types
+from hwqueue.calls import CALLS, CLAIM_TASK, SETTLE_AND_CLAIM
+from hwqueue.client._rows import decode, settled_and_claimed
+
+ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_all_are_frozen_slotted_and_keyword_only() -> None:
+    kinds = [kind for kind in vars(types).values() if dataclasses.is_dataclass(kind)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        parameters = kind.__dataclass_params__  # type: ignore[union-attr]
+        assert parameters.frozen, kind
+        assert hasattr(kind, "__slots__"), kind
+        assert all(column.kw_only for column in dataclasses.fields(kind)), kind
+        assert kind.__doc__, kind
+
+
+def test_node_spec() -> None:
+    spec = types.NodeSpec(
+        name="n1",
+        instance_id="i1",
+        heartbeat_timeout=timedelta(seconds=30),
+        labels={"gpu": True},
+        cpu_milli=8000,
+        custom={"licence": 2},
+        gpus=[types.Gpu(resource_id=ID, model="A100", memory_mib=81920)],
+        resources=[ID],
+    )
+    assert spec.as_json() == {
+        "name": "n1",
+        "instance_id": "i1",
+        "heartbeat_timeout": 30.0,
+        "labels": {"gpu": True},
+        "capacity": {"cpu_milli": 8000, "licence": 2},
+        "gpus": [{"resource_id": str(ID), "model": "A100", "memory_mib": 81920}],
+        "resources": [str(ID)],
+    }
+    assert types.NodeSpec(name="n", instance_id="i", slots=0, keep_claims=True).as_json() == {
+        "name": "n",
+        "instance_id": "i",
+        "labels": {},
+        "slots": 0,
+        "keep_claims": True,
+    }
+
+
+def test_queue_policy() -> None:
+    policy = types.QueuePolicy(
+        claim_timeout=timedelta(minutes=2),
+        retry=types.RetryPolicy(kind="fixed", base=timedelta(milliseconds=1500), jitter=0.0),
+        notify=False,
+    )
+    assert policy.as_json() == {
+        "claim_timeout": 120.0,
+        "retry": {"kind": "fixed", "base": 1.5, "jitter": 0.0},
+        "notify": False,
+    }
+    assert types.QueuePolicy(retry={"kind": "none"}).as_json() == {"retry": {"kind": "none"}}
+
+
+def test_settlements() -> None:
+    common = {"lease_id": ID, "claim_token": 7}
+    assert types.Settlement.complete(ID, 7).as_json() == common | {"outcome": "complete"}
+    assert types.Settlement.complete(ID, 7, result=[1]).as_json()["result"] == [1]
+    failed = types.Settlement.fail(ID, 7, error={"message": "no"}, retry=False, retry_at=AT)
+    assert failed.as_json() == common | {
+        "outcome": "fail",
+        "error": {"message": "no"},
+        "retry": False,
+        "retry_at": AT,
+    }
+    released = types.Settlement.release(ID, 7, delay=timedelta(seconds=5))
+    assert released.as_json() == common | {"outcome": "release", "delay": timedelta(seconds=5)}
+
+
+def claim_row(assignment: object) -> list[object]:
+    """A row of `claim_task`."""
+    return [ID, 5, 1, "q", "work", {"a": 1}, None, 2.5, AT, assignment, 0]
+
+
+def test_claims_are_decoded() -> None:
+    assignment = {
+        "cpu_milli": 4000,
+        "memory_mib": 8192,
+        "gpus": [{"index": 1, "resource_id": str(ID), "model": "A100"}],
+        "gpu_milli": 1000,
+        "custom": {"licence": 1},
+        "a_later_version": True,
+    }
+    with_gpu, counted_nothing = decode(
+        CLAIM_TASK, types.Claim, [claim_row(assignment), claim_row(None)]
+    )
+    assert with_gpu.assignment == types.Assignment(
+        cpu_milli=4000,
+        memory_mib=8192,
+        gpus=(types.AssignedGpu(index=1, resource_id=ID, model="A100"),),
+        gpu_milli=1000,
+        custom={"licence": 1},
+    )
+    assert with_gpu.params == {"a": 1}
+    assert counted_nothing.assignment is None
+
+
+def test_settlements_come_back_in_the_order_given() -> None:
+    def settled(ordinal: int, verdict: str, state: str | None) -> list[object]:
+        values = {"kind": "settled", "ordinal": ordinal, "lease_id": ID, "verdict": verdict}
+        values |= {"state": state, "shard_id": 0}
+        return [values.get(column) for column in SETTLE_AND_CLAIM.columns]
+
+    claimed = ["claimed", None, None, "claimed", *claim_row(None)]
+    answer = settled_and_claimed([settled(2, "lost", None), settled(1, "ok", "completed"), claimed])
+    assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == [
+        (1, types.Verdict.OK, types.LeaseState.COMPLETED),
+        (2, types.Verdict.LOST, None),
+    ]
+    assert [claim.claim_token for claim in answer.claimed] == [5]
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call.row], ids=lambda call: call.name)
+def test_every_row_type_is_made_of_its_columns(call: object) -> None:
+    assert isinstance(call, type(CLAIM_TASK))
+    assert call.row is not None
+    row = [None] * len(call.columns)
+    made: list[object] = decode(call, call.row, [row])
+    assert [type(one) for one in made] == [call.row]

@@ -1,0 +1,181 @@
+"""Handlers in a child process: what it sees, what comes back, how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from hwqueue.app import App
+from hwqueue.types import AssignedGpu, Assignment, Claim
+from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.process import environment_for, job_for, run_in_process
+from tests.unit.process_handlers import app
+
+GRACE = timedelta(seconds=30)
+
+
+def claim(task: str, params: Any = None, assignment: Assignment | None = None) -> Claim:
+    return Claim(
+        lease_id=uuid4(),
+        claim_token=7,
+        attempt=2,
+        queue="default",
+        task_name=task,
+        params=params,
+        headers=None,
+        score=0.0,
+        expires_at=datetime.now(UTC),
+        assignment=assignment,
+        shard_id=0,
+    )
+
+
+async def run(
+    granted: Claim, *, gpu_names: tuple[str, ...] = (), grace: timedelta = GRACE, of: App = app
+) -> Outcome:
+    job = job_for(of.tasks[granted.task_name], granted)
+    environment = environment_for(granted, gpu_names)
+    return await run_in_process(job, environment, grace, asyncio.Event())
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_handler_gets_its_params_and_context() -> None:
+    ended = await run(claim("see", {"a": [1, "ü"]}))
+    assert ended.kind == "complete"
+    assert ended.result["params"] == {"a": [1, "ü"]}
+    assert ended.result["attempt"] == 2
+    assert ended.result["pid"] != os.getpid()
+    assert ended.result["stdin"] == ""
+
+
+async def test_large_params_come_through() -> None:
+    text = "x" * 3_000_000
+    ended = await run(claim("see", text))
+    assert ended.result["params"] == text
+
+
+async def test_an_async_handler_runs_in_a_loop_of_its_own() -> None:
+    granted = claim("see-async")
+    assert (await run(granted)).result == str(granted.lease_id)
+
+
+async def test_gpus_and_cpus_are_set_before_the_handlers_module_is_imported() -> None:
+    cpu = min(os.sched_getaffinity(0))
+    gpus = tuple(AssignedGpu(index=index, resource_id=uuid4()) for index in (2, 0))
+    given = Assignment(gpus=gpus, cpus=(cpu,))
+    ended = await run(claim("see", None, given), gpu_names=("GPU-a", "GPU-b", "GPU-c"))
+    assert ended.result["visible"] == "GPU-c,GPU-a"
+    assert ended.result["cpus"] == [cpu]
+
+
+def test_without_gpus_of_its_own_a_lease_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert environment_for(claim("see"), ("GPU-a",))["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment_for(claim("see"), ())["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "message", "retry"),
+    [
+        ("reject", "hwqueue.app.Reject", "never", False),
+        ("extend", "hwqueue.errors.ConfigError", "not available in a handler", True),
+        ("die", "ProcessDied", "killed by signal 9 (Killed)", True),
+        ("leave", "ProcessDied", "left with exit code 3", True),
+        ("exit", "SystemExit", "out of work", True),
+    ],
+)
+async def test_failures_say_what_happened(task: str, kind: str, message: str, retry: bool) -> None:
+    ended = await run(claim(task))
+    assert ended.error is not None
+    assert ended.error["type"] == kind
+    assert message in ended.error["message"]
+    assert ended.retry is retry
+
+
+def undecorated(params: Any) -> None: ...
+
+
+async def test_a_handler_that_the_child_cannot_find_fails() -> None:
+    other = App()
+    other.task("elsewhere", process=True)(undecorated)
+    ended = await run(claim("elsewhere"), of=other)
+    assert ended.error is not None
+    assert "has no task 'undecorated'" in ended.error["message"]
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> dict[str, str]:
+    return {"started": str(tmp_path / "started"), "stopped": str(tmp_path / "stopped")}
+
+
+async def started(granted: Claim, marks: dict[str, str], grace: timedelta) -> asyncio.Task[Outcome]:
+    running = asyncio.create_task(run(granted, grace=grace))
+    await until(lambda: Path(marks["started"]).exists())
+    return running
+
+
+@pytest.mark.parametrize("task", ["wait", "wait-async"])
+async def test_cancelling_reaches_the_handler(task: str, marks: dict[str, str]) -> None:
+    running = await started(claim(task, marks), marks, GRACE)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert Path(marks["stopped"]).exists()
+
+
+async def test_a_handler_may_finish_although_it_is_cancelled(marks: dict[str, str]) -> None:
+    running = await started(claim("finish-anyway", marks), marks, GRACE)
+    running.cancel()
+    assert (await running).result == "saved"
+
+
+async def test_a_stubborn_handler_is_killed_with_its_children(marks: dict[str, str]) -> None:
+    running = await started(claim("stubborn", marks), marks, timedelta(milliseconds=100))
+    await until(lambda: bool(Path(marks["started"]).read_text()))
+    pids = [int(pid) for pid in Path(marks["started"]).read_text().split()]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_child_does_not_outlive_its_worker(marks: dict[str, str]) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from tests.unit.test_worker_process import claim, run\n"
+        "marks = dict(zip(['started', 'stopped'], sys.argv[1:]))\n"
+        "asyncio.run(run(claim('wait', marks)))\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", script, *marks.values()])
+    try:
+        asyncio.run(until(lambda: Path(marks["started"]).exists()))
+        asyncio.run(until(lambda: bool(Path(marks["started"]).read_text())))
+    finally:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    child = int(Path(marks["started"]).read_text())
+    asyncio.run(until(lambda: not is_alive(child)))
+    assert not Path(marks["stopped"]).exists()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,54 @@
+"""Worker settings: every refusal names the field."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.errors import ConfigError
+from hwqueue.worker.settings import WorkerSettings
+
+SECOND = timedelta(seconds=1)
+
+
+def test_the_node_id_belongs_to_the_name() -> None:
+    first = WorkerSettings(dsn="x", name="gpu-1")
+    assert first.effective_node_id == WorkerSettings(dsn="y", name="gpu-1").effective_node_id
+    assert first.effective_node_id != WorkerSettings(dsn="x", name="gpu-2").effective_node_id
+    given = uuid4()
+    assert WorkerSettings(dsn="x", node_id=given).effective_node_id == given
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("queues", ()),
+        ("queues", "default"),
+        ("queues", ("",)),
+        ("name", ""),
+        ("name", "x" * 254),
+        ("concurrency", 0),
+        ("concurrency", 10_001),
+        ("concurrency", 1.5),
+        ("concurrency", True),
+        ("shard", -1),
+        ("rack", -1),
+        ("rack", 2**32),
+        ("capacity", {"cpu_milli": -1}),
+        ("capacity", {"license": "two"}),
+        ("poll_interval", timedelta(0)),
+        ("poll_interval", 1),
+        ("claim_timeout", timedelta(milliseconds=1)),
+        ("heartbeat_interval", timedelta(0)),
+        ("heartbeat_timeout", 15 * SECOND),
+        ("reap_interval", timedelta(0)),
+        ("shutdown_timeout", -SECOND),
+        ("cancel_grace", -SECOND),
+    ],
+)
+def test_bad_values_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=field):
+        WorkerSettings(**{"dsn": "host=x", field: value})
