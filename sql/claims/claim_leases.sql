@@ -1,6 +1,6 @@
 -- Grants up to p_qty leases of these queues to a node whose state the caller has locked: the shared heart of claim_task
 -- and settle_and_claim.
--- Locks: scheduled entries that are due and ready entries, skip locked. Raises: nothing. Idempotent: no.
+-- Locks: scheduled entries that are due, ready entries, after an empty claim expired claims: all skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.claim_leases(p_state hwqueue.node_state, p_queues hwqueue.queue[], p_qty int, p_tasks text[],
                                                 p_claim_timeout interval, p_now timestamptz, p_shard int)
 returns table (lease_id uuid, score double precision)
@@ -59,6 +59,8 @@ begin
     where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
   if v_granted = 0 then
+    -- nothing to do: the time to look after what nobody settled, should no one call reap
+    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
     perform hwqueue.mark_waiting(v_queue_ids, p_now, p_shard);
   end if;
 end

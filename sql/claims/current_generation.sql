@@ -25,6 +25,10 @@ declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
   v_shard hwqueue.shard;
 begin
+  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  if v_shard.timeline = p_timeline and v_shard.system_identifier = v_system then
+    return v_shard.generation;
+  end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard for update;
   if v_shard.timeline is distinct from p_timeline or v_shard.system_identifier is distinct from v_system then
     update hwqueue.shard s

@@ -31,7 +31,7 @@ begin
       v_task := hwqueue.json_text(v_item -> 'task', 'task', 200);
       v_options := nullif(v_item -> 'options', 'null');
       v_key := hwqueue.spawn_class_key(v_task, case when jsonb_typeof(v_options) = 'object' then v_options end);
-      if not v_classes ? v_key then
+      if not v_classes ? v_key or jsonb_typeof(v_options) <> 'object' then  -- spawn_class refuses the latter
         v_classes := v_classes || jsonb_build_object(v_key, hwqueue.spawn_class(v_queue, v_task, v_options, p_shard));
       end if;
       v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1, v_task, v_item -> 'params', v_options, v_classes -> v_key, v_now);

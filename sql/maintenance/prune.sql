@@ -1,6 +1,7 @@
--- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered.
+-- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, and
+-- profiles that no node has.
 -- Bounded: at most p_limit leases a call; call it until it removes none.
--- Locks: the lease rows and class rows, skip locked. Raises: QHA01, QHA02. Idempotent: yes.
+-- Locks: lease, class and profile rows, skip locked. Raises: QHA01, QHA02. Idempotent: yes.
 create or replace function hwqueue.prune(p_limit int default 10000, p_shard int default 0)
 returns table (leases int, classes int, nodes int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -38,6 +39,7 @@ begin
     where n.shard_id = p_shard and n.deregistered_at < v_now - interval '30 days'
     returning n.node_id)
   select count(*) into nodes from gone;
+  perform hwqueue.prune_profiles(p_limit, v_now, p_shard);
   return next;
 end
 $$;

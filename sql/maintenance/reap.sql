@@ -15,7 +15,7 @@ begin
   end if;
   v_now := hwqueue.clock();
   perform hwqueue.raise_generation(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
-  expired := hwqueue.reap_claims(p_limit, v_now, p_shard);
+  expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
   promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
   deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);
   reaches := hwqueue.refresh_reach(array(

@@ -1,7 +1,7 @@
 -- Steps of register_node, each under the lock that it holds.
 
--- The profile of these labels and this rack, written if it is new.
--- Locks: the profile's digest. Raises: nothing. Idempotent: yes.
+-- The profile of these labels and this rack, written if it is new, and kept from being pruned until the node is written.
+-- Locks: the profile, for key share. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -9,14 +9,16 @@ declare
   v_digest bytea := sha256(convert_to(jsonb_build_array(p_labels, p_rack)::text, 'UTF8'));
   v_profile_id bigint;
 begin
-  insert into hwqueue.profile as p (shard_id, digest, labels, rack, anchors, created_at)
-  values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
-  on conflict do nothing
-  returning p.profile_id into v_profile_id;
-  if v_profile_id is null then
-    select p.profile_id into v_profile_id from hwqueue.profile p where p.shard_id = p_shard and p.digest = v_digest;
-  end if;
-  return v_profile_id;
+  loop
+    insert into hwqueue.profile (shard_id, digest, labels, rack, anchors, created_at)
+    values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
+    on conflict do nothing;
+    select p.profile_id into v_profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.digest = v_digest for key share;
+    if found then
+      return v_profile_id;
+    end if;
+  end loop;
 end
 $$;
 
