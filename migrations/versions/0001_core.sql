@@ -97,7 +97,7 @@ create table hwqueue.queue_signal (
   primary key (shard_id, queue_id)
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
--- Everything that decides where and whether a lease may run. Never updated but for retired_xid.
+-- Everything that decides where and whether a lease may run. Never updated but for retiring it.
 -- Two sessions that meet the same new class at once write a row each and wait for nobody: later spawns settle
 -- on the lower class_id, the other drains and is pruned.
 create table hwqueue.placement_class (
@@ -122,17 +122,20 @@ create table hwqueue.placement_class (
   custom jsonb,
   created_xid xid8 not null,
   created_at timestamptz not null,
-  retired_xid xid8,
+  retired_at timestamptz,
+  retired_before xid8,
   primary key (shard_id, class_id)
 );
 comment on column hwqueue.placement_class.anchors is
   'the alternatives of one required positive equality, {*} if there is none: what a node is looked up by';
 comment on column hwqueue.placement_class.is_pinned is 'names a node or a resource: judged per node, not per profile';
 comment on column hwqueue.placement_class.gpu_milli is 'share of one device in thousandths; gpu_count is then 1';
+comment on column hwqueue.placement_class.retired_before is
+  'transactions from this one on cannot have found the class unretired (prune_classes)';
 comment on column hwqueue.placement_class.created_xid is 'lets a claim find the classes it has not judged yet';
 create index placement_class_digest on hwqueue.placement_class (shard_id, digest);
 create index placement_class_created on hwqueue.placement_class (shard_id, created_xid);
-create index placement_class_retired on hwqueue.placement_class (shard_id, retired_xid) where retired_xid is not null;
+create index placement_class_retired on hwqueue.placement_class (shard_id, retired_at) where retired_at is not null;
 create index placement_class_anchors on hwqueue.placement_class using gin (anchors);
 create index placement_class_labels on hwqueue.placement_class using gin (labels jsonb_path_ops);
 create index placement_class_required on hwqueue.placement_class using gin (required jsonb_path_ops);

@@ -14,6 +14,7 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  perform hwqueue.stamp_retired_classes(p_limit, p_shard);
   v_now := hwqueue.clock();
   v_old := array(
     select l.lease_id

@@ -21,7 +21,7 @@ begin
   reaches := hwqueue.refresh_reach(array(
     select c.class_id from hwqueue.placement_class c
     left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = c.class_id
-    where c.shard_id = p_shard and c.retired_xid is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
+    where c.shard_id = p_shard and c.retired_at is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
     order by r.refreshed_at nulls first limit p_limit), p_shard);
   return next;
 end

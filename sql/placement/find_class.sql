@@ -44,10 +44,12 @@ create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_ten
 language plpgsql volatile
 as $$
 declare
+  -- before the look: whoever finds a class has an id that prune_classes waits for
+  v_xid xid8 := pg_current_xact_id();
   v_class hwqueue.placement_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
 begin
   select min(c.class_id) into v_class.class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_xid is null;
+  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_at is null;
   if v_class.class_id is null then
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
@@ -55,7 +57,7 @@ begin
     values (
       p_shard, v_class.digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, pg_current_xact_id(), hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
     returning c.class_id into v_class.class_id;
   end if;
   return v_class.class_id;
