@@ -53,6 +53,7 @@ CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_pa
     AS $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_state hwqueue.node_state;
   v_node hwqueue.node;
   v_lease hwqueue.lease;
@@ -69,8 +70,8 @@ begin
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
   from hwqueue.write_spawns(
-    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options - 'gpus',
-                                hwqueue.spawn_class(v_queue, p_task, p_options - 'gpus', p_shard), v_now)], v_queue, v_now, p_shard) w;
+    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, v_options,
+                                hwqueue.spawn_class(v_queue, p_task, v_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
@@ -170,7 +171,8 @@ CREATE TABLE hwqueue.placement_class (
     custom jsonb,
     created_xid xid8 NOT NULL,
     created_at timestamp with time zone NOT NULL,
-    retired_xid xid8,
+    retired_at timestamp with time zone,
+    retired_before xid8,
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
     CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
@@ -184,6 +186,8 @@ COMMENT ON COLUMN hwqueue.placement_class.is_pinned IS 'names a node or a resour
 COMMENT ON COLUMN hwqueue.placement_class.gpu_milli IS 'share of one device in thousandths; gpu_count is then 1';
 
 COMMENT ON COLUMN hwqueue.placement_class.created_xid IS 'lets a claim find the classes it has not judged yet';
+
+COMMENT ON COLUMN hwqueue.placement_class.retired_before IS 'transactions from this one on cannot have found the class unretired (prune_classes)';
 
 CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state, p_gpus jsonb) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE
@@ -767,12 +771,11 @@ begin
   if v_paused > 0 then
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
-  retry_after := greatest(interval '0', least(
+  retry_after := greatest(interval '0', coalesce(least(
     (select min(q.poll_interval) from unnest(v_queues) q),
     (select min(s.available_at) - v_now from unnest(v_queues) q
      cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)));
-  retry_after := coalesce(retry_after, interval '1 second');
+                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)), interval '1 second'));
   return next;
 end
 $$;
@@ -833,6 +836,8 @@ begin
     where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
   if v_granted = 0 then
+    -- nothing to do: the time to look after what nobody settled, should no one call reap
+    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
     perform hwqueue.mark_waiting(v_queue_ids, p_now, p_shard);
   end if;
 end
@@ -1310,10 +1315,12 @@ CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant tex
     LANGUAGE plpgsql
     AS $$
 declare
+  -- before the look: whoever finds a class has an id that prune_classes waits for
+  v_xid xid8 := pg_current_xact_id();
   v_class hwqueue.placement_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
 begin
   select min(c.class_id) into v_class.class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_xid is null;
+  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_at is null;
   if v_class.class_id is null then
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
@@ -1321,7 +1328,7 @@ begin
     values (
       p_shard, v_class.digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, pg_current_xact_id(), hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
     returning c.class_id into v_class.class_id;
   end if;
   return v_class.class_id;
@@ -1394,14 +1401,16 @@ declare
   v_digest bytea := sha256(convert_to(jsonb_build_array(p_labels, p_rack)::text, 'UTF8'));
   v_profile_id bigint;
 begin
-  insert into hwqueue.profile as p (shard_id, digest, labels, rack, anchors, created_at)
-  values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
-  on conflict do nothing
-  returning p.profile_id into v_profile_id;
-  if v_profile_id is null then
-    select p.profile_id into v_profile_id from hwqueue.profile p where p.shard_id = p_shard and p.digest = v_digest;
-  end if;
-  return v_profile_id;
+  loop
+    insert into hwqueue.profile (shard_id, digest, labels, rack, anchors, created_at)
+    values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
+    on conflict do nothing;
+    select p.profile_id into v_profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.digest = v_digest for key share;
+    if found then
+      return v_profile_id;
+    end if;
+  end loop;
 end
 $$;
 
@@ -1437,20 +1446,26 @@ $$;
 CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_shard integer) RETURNS TABLE(class_id bigint, score double precision)
     LANGUAGE sql STABLE
     AS $$
-  select e.class_id, hwqueue.lease_score(q, e.affinity, hwqueue.fit_score(c, r.share, p_room))
-  from unnest(p_queues) q
-  join lateral (
-    select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
-    where pe.shard_id = p_shard and pe.profile_id = p_node.profile_id and pe.queue_id = q.queue_id
-    union all
-    select ne.class_id, ne.affinity from hwqueue.node_eligibility ne
-    where ne.shard_id = p_shard and ne.node_id = p_node.node_id and ne.queue_id = q.queue_id
-    union all
-    select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
-  ) e on true
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
-  left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
-  where (p_tasks is null or c.task_name = any (p_tasks)) and hwqueue.lacking(c, p_room) = ''
+  select (j.c).class_id, hwqueue.lease_score(j.q, j.affinity, hwqueue.fit_score(j.c, j.share, p_room))
+  from (
+    select c, q, e.affinity, r.share
+    from unnest(p_queues) q
+    join lateral (
+      select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
+      where pe.shard_id = p_shard and pe.profile_id = p_node.profile_id and pe.queue_id = q.queue_id
+      union all
+      select ne.class_id, ne.affinity from hwqueue.node_eligibility ne
+      where ne.shard_id = p_shard and ne.node_id = p_node.node_id and ne.queue_id = q.queue_id
+      union all
+      select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
+      where x.class_id is not null
+    ) e on true
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
+    left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
+    where p_tasks is null or c.task_name = any (p_tasks)
+    offset 0  -- a fence: the planner cannot tell how few lacking() leaves, and would start the join with it
+  ) j
+  where hwqueue.lacking(j.c, p_room) = ''
 $$;
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text)
@@ -1829,12 +1844,17 @@ begin
   where c.shard_id = p_shard and c.class_id = any (v_new)
     and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
   on conflict do nothing;
+  -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
+  if hwqueue.refresh_reach(array(
+       select n from unnest(v_new) n
+       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = n)), p_shard) is null then
+    return;
+  end if;
   update hwqueue.profile p
   set classes_seen = p_horizon, classes_judged = array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.created_xid >= p_horizon and c.class_id = any (p_profile.classes_judged || v_new))
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  perform hwqueue.refresh_reach(v_new, p_shard);
 end
 $$;
 
@@ -2804,6 +2824,7 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  perform hwqueue.stamp_retired_classes(p_limit, p_shard);
   v_now := hwqueue.clock();
   v_old := array(
     select l.lease_id
@@ -2829,6 +2850,7 @@ begin
     where n.shard_id = p_shard and n.deregistered_at < v_now - interval '30 days'
     returning n.node_id)
   select count(*) into nodes from gone;
+  perform hwqueue.prune_profiles(p_limit, v_now, p_shard);
   return next;
 end
 $$;
@@ -2837,25 +2859,45 @@ CREATE FUNCTION hwqueue.prune_classes(p_limit integer, p_now timestamp with time
     LANGUAGE plpgsql
     AS $$
 declare
-  v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_gone bigint[];
 begin
   v_gone := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_xid < v_horizon
+    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
     limit p_limit for update skip locked);
   delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (v_gone);
   delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (v_gone);
   delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = any (v_gone);
   delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (v_gone);
-  update hwqueue.placement_class c set retired_xid = pg_current_xact_id()
+  update hwqueue.placement_class c set retired_at = p_now
   where c.shard_id = p_shard and c.class_id in (
     select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.retired_xid is null and o.created_at < p_now - interval '1 hour'
+    where o.shard_id = p_shard and o.retired_at is null and o.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = o.class_id)
     order by o.class_id limit p_limit for update skip locked);
   return cardinality(v_gone);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_profiles(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_gone bigint[];
+begin
+  v_gone := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.created_at < p_now - interval '1 hour'
+      and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
+    limit p_limit for update skip locked);
+  -- again, now that the rows are held: a registration may have committed between the look and the lock
+  v_gone := array(
+    select g from unnest(v_gone) g
+    where not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = g));
+  delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = any (v_gone);
+  delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = any (v_gone);
 end
 $$;
 
@@ -2918,6 +2960,10 @@ declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
   v_shard hwqueue.shard;
 begin
+  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  if v_shard.timeline = p_timeline and v_shard.system_identifier = v_system then
+    return v_shard.generation;
+  end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard for update;
   if v_shard.timeline is distinct from p_timeline or v_shard.system_identifier is distinct from v_system then
     update hwqueue.shard s
@@ -2972,19 +3018,19 @@ begin
   end if;
   v_now := hwqueue.clock();
   perform hwqueue.raise_generation(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
-  expired := hwqueue.reap_claims(p_limit, v_now, p_shard);
+  expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
   promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
   deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);
-  reaches := hwqueue.refresh_reach(array(
+  reaches := coalesce(hwqueue.refresh_reach(array(
     select c.class_id from hwqueue.placement_class c
     left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = c.class_id
-    where c.shard_id = p_shard and c.retired_xid is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
-    order by r.refreshed_at nulls first limit p_limit), p_shard);
+    where c.shard_id = p_shard and c.retired_at is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
+    order by r.refreshed_at nulls first limit p_limit), p_shard), 0);
   return next;
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2996,6 +3042,7 @@ begin
     select c.lease_id, c.node_id, c.assignment is not null as counted, q.reap_grace
     from hwqueue.claim c join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
     where c.shard_id = p_shard and c.check_at <= p_now
+      and (p_node is null or c.assignment is null or c.node_id = p_node)
     order by c.check_at limit p_limit
   loop
     if v_peek.counted then
@@ -3090,7 +3137,7 @@ begin
   end if;
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
-    return 0;
+    return null;
   end if;
   v_now := hwqueue.clock();
   with kind as (
@@ -3111,8 +3158,7 @@ begin
   )
   insert into hwqueue.class_reach as r (shard_id, class_id, share, refreshed_at)
   select p_shard, f.class_id, f.share, v_now from reach f
-  on conflict (shard_id, class_id) do update set share = excluded.share, refreshed_at = excluded.refreshed_at
-  where r.share is distinct from excluded.share;
+  on conflict (shard_id, class_id) do update set share = excluded.share, refreshed_at = excluded.refreshed_at;
   get diagnostics v_count = row_count;
   return v_count;
 end
@@ -3565,7 +3611,7 @@ begin
       v_task := hwqueue.json_text(v_item -> 'task', 'task', 200);
       v_options := nullif(v_item -> 'options', 'null');
       v_key := hwqueue.spawn_class_key(v_task, case when jsonb_typeof(v_options) = 'object' then v_options end);
-      if not v_classes ? v_key then
+      if not v_classes ? v_key or jsonb_typeof(v_options) <> 'object' then  -- spawn_class refuses the latter
         v_classes := v_classes || jsonb_build_object(v_key, hwqueue.spawn_class(v_queue, v_task, v_options, p_shard));
       end if;
       v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1, v_task, v_item -> 'params', v_options, v_classes -> v_key, v_now);
@@ -3604,6 +3650,27 @@ begin
     return v_placement;
   end if;
   return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_require, 'prefer', v_prefer), p_field);
+end
+$$;
+
+CREATE FUNCTION hwqueue.stamp_retired_classes(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_retired bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before is null limit p_limit);
+  v_later xid8;
+begin
+  if v_retired = '{}' or pg_current_xact_id_if_assigned() is not null then
+    return;
+  end if;
+  v_later := pg_current_xact_id();
+  update hwqueue.placement_class c set retired_before = v_later
+  where c.shard_id = p_shard and c.class_id in (
+    select o.class_id from hwqueue.placement_class o
+    where o.shard_id = p_shard and o.class_id = any (v_retired) and o.retired_before is null
+    for update skip locked);
 end
 $$;
 
@@ -3785,7 +3852,7 @@ CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
          || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}' end::numeric[]
   from regexp_match(left(p_version, 257),
     '^v?([0-9]{1,18}(?:\.[0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:\.[0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:\.[0-9A-Za-z~-]+)*)?(?:\+[0-9A-Za-z~.-]+)?$') m
-  where length(p_version) <= 256
+  where length(p_version) <= 256 and m is not null
 $_$;
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) RETURNS void
@@ -4082,7 +4149,7 @@ CREATE INDEX placement_class_labels ON hwqueue.placement_class USING gin (labels
 
 CREATE INDEX placement_class_required ON hwqueue.placement_class USING gin (required jsonb_path_ops);
 
-CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (shard_id, retired_xid) WHERE (retired_xid IS NOT NULL);
+CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
 
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (shard_id, class_id);
 
@@ -4362,6 +4429,8 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
@@ -4377,7 +4446,7 @@ GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4453,6 +4522,8 @@ GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stamp_retired_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 

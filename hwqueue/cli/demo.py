@@ -13,9 +13,11 @@ from hwqueue.cli.fleet_view import FleetView, PlainView
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_rows, to_json
 from hwqueue.client import Client
+from hwqueue.errors import ConfigError
 from hwqueue.replay.database import clear
 from hwqueue.replay.fleet import Fleet
 from hwqueue.replay.generate import demo_trace
+from hwqueue.replay.mapping import node_id
 from hwqueue.replay.model import Trace
 from hwqueue.replay.report import Report
 from hwqueue.replay.run import Plan, facts_of, run
@@ -55,9 +57,9 @@ def demo(
     """
     say(ctx, "starting the database (the first time takes some seconds) ...")
     dsn = connection_string(ctx)
-    with Client(dsn, pool_size=1) as client:
-        clear(client, QUEUE, NODE_PREFIX)
     trace = demo_trace(seed=seed)
+    with Client(dsn, pool_size=1) as client:
+        _clear_last_run(client, trace)
     plan = Plan(
         mode="timed",
         seed=seed,
@@ -77,6 +79,18 @@ def demo(
         raise typer.Exit(ExitCode.FAILED)
 
 
+def _clear_last_run(client: Client, trace: Trace) -> None:
+    """Remove what an earlier demo left, nothing that somebody else made. Raises: ConfigError."""
+    ours = {node_id(machine, QUEUE) for machine in trace.machines}
+    left = [node.node_id for node in client.list_nodes() if node.node_id in ours]
+    if not left and any(queue.queue == QUEUE for queue in client.list_queues()):
+        raise ConfigError(
+            f"queue {QUEUE!r} exists and is not this command's",
+            hint=f"use another database, or drop it: hwqueue queue drop {QUEUE} --force",
+        )
+    clear(client, QUEUE, left)
+
+
 def _show(ctx: typer.Context, dsn: str, trace: Trace, plan: Plan) -> Report:
     if options_of(ctx).json:
         return asyncio.run(_play(dsn, trace, plan, QuietView()))
@@ -88,11 +102,12 @@ def _show(ctx: typer.Context, dsn: str, trace: Trace, plan: Plan) -> Report:
 
 
 async def _play(dsn: str, trace: Trace, plan: Plan, view: View) -> Report:
-    async with asyncio.TaskGroup() as group:
-        follower = group.create_task(view.follow(dsn))
-        report = await run(dsn, trace, facts_of(trace), plan, view.watch)
+    follower = asyncio.ensure_future(view.follow(dsn))
+    try:
+        return await run(dsn, trace, facts_of(trace), plan, view.watch)
+    finally:
         follower.cancel()
-    return report
+        await asyncio.wait({follower})
 
 
 def _explain(ctx: typer.Context, report: Report, pending: UUID | None) -> None:

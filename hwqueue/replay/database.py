@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import LiteralString
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
@@ -63,16 +63,15 @@ def empty_database(dsn: str, queue: str) -> Iterator[str]:
         yield dsn
     finally:
         with Client(dsn, pool_size=1) as client:
-            clear(client, queue)
+            clear(client, queue, [node.node_id for node in client.list_nodes()])
 
 
-def clear(client: Client, queue: str, node_prefix: str = "") -> None:
-    """Drop a queue with its leases, and deregister the nodes whose names begin with the prefix."""
+def clear(client: Client, queue: str, nodes: Iterable[UUID]) -> None:
+    """Drop a queue with its leases, if it is there, and deregister nodes."""
     if any(found.queue == queue for found in client.list_queues()):
         client.drop_queue(queue, force=True)
-    for node in client.list_nodes():
-        if node.name.startswith(node_prefix):
-            client.deregister_node(node.node_id)
+    for node in nodes:
+        client.deregister_node(node)
 
 
 def with_database(dsn: str, name: str | None) -> str:

@@ -47,7 +47,21 @@ async def run(dsn: str, trace: Trace, facts: Facts, plan: Plan, watch: Watch) ->
     """Register, spawn, claim until nothing more happens, then explain and check.
 
     `facts` is the input as the checker reads it; `watch` is told each stage as it begins.
+    Raises: what the first connection to fail raised.
     """
+    try:
+        return await _run(dsn, trace, facts, plan, watch)
+    except ExceptionGroup as group:
+        raise _first_error(group) from group
+
+
+def _first_error(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _run(dsn: str, trace: Trace, facts: Facts, plan: Plan, watch: Watch) -> report.Report:
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(AsyncClient(dsn, pool_size=1, prepare=True))

@@ -1,7 +1,7 @@
 """Bringing back what nobody settles: every worker does a little of it, now and then.
 
-Expired claims of dead workers, due schedules and passed deadlines are found by `reap`, which has to be
-called. Workers are who is there whenever there is work; their calls skip what others hold.
+An empty claim reaps a few expired claims by itself. Where all workers are busy, or wait long
+between claims, these calls find them; each skips what others hold.
 """
 
 from __future__ import annotations

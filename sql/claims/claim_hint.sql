@@ -34,12 +34,11 @@ begin
   if v_paused > 0 then
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
-  retry_after := greatest(interval '0', least(
+  retry_after := greatest(interval '0', coalesce(least(
     (select min(q.poll_interval) from unnest(v_queues) q),
     (select min(s.available_at) - v_now from unnest(v_queues) q
      cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)));
-  retry_after := coalesce(retry_after, interval '1 second');
+                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)), interval '1 second'));
   return next;
 end
 $$;

@@ -13,18 +13,24 @@ create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room h
 returns table (class_id bigint, score double precision)
 language sql stable
 as $$
-  select e.class_id, hwqueue.lease_score(q, e.affinity, hwqueue.fit_score(c, r.share, p_room))
-  from unnest(p_queues) q
-  join lateral (
-    select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
-    where pe.shard_id = p_shard and pe.profile_id = p_node.profile_id and pe.queue_id = q.queue_id
-    union all
-    select ne.class_id, ne.affinity from hwqueue.node_eligibility ne
-    where ne.shard_id = p_shard and ne.node_id = p_node.node_id and ne.queue_id = q.queue_id
-    union all
-    select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
-  ) e on true
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
-  left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
-  where (p_tasks is null or c.task_name = any (p_tasks)) and hwqueue.lacking(c, p_room) = ''
+  select (j.c).class_id, hwqueue.lease_score(j.q, j.affinity, hwqueue.fit_score(j.c, j.share, p_room))
+  from (
+    select c, q, e.affinity, r.share
+    from unnest(p_queues) q
+    join lateral (
+      select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
+      where pe.shard_id = p_shard and pe.profile_id = p_node.profile_id and pe.queue_id = q.queue_id
+      union all
+      select ne.class_id, ne.affinity from hwqueue.node_eligibility ne
+      where ne.shard_id = p_shard and ne.node_id = p_node.node_id and ne.queue_id = q.queue_id
+      union all
+      select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
+      where x.class_id is not null
+    ) e on true
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
+    left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
+    where p_tasks is null or c.task_name = any (p_tasks)
+    offset 0  -- a fence: the planner cannot tell how few lacking() leaves, and would start the join with it
+  ) j
+  where hwqueue.lacking(j.c, p_room) = ''
 $$;

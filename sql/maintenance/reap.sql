@@ -18,11 +18,11 @@ begin
   expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
   promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
   deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);
-  reaches := hwqueue.refresh_reach(array(
+  reaches := coalesce(hwqueue.refresh_reach(array(
     select c.class_id from hwqueue.placement_class c
     left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = c.class_id
     where c.shard_id = p_shard and c.retired_at is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
-    order by r.refreshed_at nulls first limit p_limit), p_shard);
+    order by r.refreshed_at nulls first limit p_limit), p_shard), 0);
   return next;
 end
 $$;

@@ -66,12 +66,17 @@ begin
   where c.shard_id = p_shard and c.class_id = any (v_new)
     and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
   on conflict do nothing;
+  -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
+  if hwqueue.refresh_reach(array(
+       select n from unnest(v_new) n
+       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = n)), p_shard) is null then
+    return;
+  end if;
   update hwqueue.profile p
   set classes_seen = p_horizon, classes_judged = array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.created_xid >= p_horizon and c.class_id = any (p_profile.classes_judged || v_new))
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  perform hwqueue.refresh_reach(v_new, p_shard);
 end
 $$;
 

@@ -1,6 +1,7 @@
 -- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of
 -- node speak for all. Orders scarce work first and decides nothing.
--- Locks: the shard's row, skip locked: one refresh at a time, the others do without. Raises: nothing. Idempotent: yes.
+-- Gives the number of classes estimated; null when another session is at it, then nothing is done.
+-- Locks: the shard's row, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -13,7 +14,7 @@ begin
   end if;
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
-    return 0;
+    return null;
   end if;
   v_now := hwqueue.clock();
   with kind as (
@@ -34,8 +35,7 @@ begin
   )
   insert into hwqueue.class_reach as r (shard_id, class_id, share, refreshed_at)
   select p_shard, f.class_id, f.share, v_now from reach f
-  on conflict (shard_id, class_id) do update set share = excluded.share, refreshed_at = excluded.refreshed_at
-  where r.share is distinct from excluded.share;
+  on conflict (shard_id, class_id) do update set share = excluded.share, refreshed_at = excluded.refreshed_at;
   get diagnostics v_count = row_count;
   return v_count;
 end

@@ -186,6 +186,29 @@ def test_demo_ends_with_what_to_type_next(dsn: str, monkeypatch: pytest.MonkeyPa
         assert followed.exit_code == (1 if "H100" in line else 0), (line, followed.output)
 
 
+def test_demo_leaves_the_queue_of_somebody_else_alone(dsn: str) -> None:
+    CliRunner().invoke(app, ["--dsn", dsn, "queue", "create", "demo"])
+    refused = CliRunner().invoke(app, ["--dsn", dsn, "demo"])
+    assert refused.exit_code == 2
+    assert "queue 'demo' exists" in refused.stderr
+
+
+def test_an_error_in_the_middle_of_a_run_is_told_in_one_line(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, pods = _write(generate_trace(8, seed=9, demand=0.5), tmp_path)
+    before = _databases(dsn)
+
+    async def lose_connection(self: Fleet, *_args: Any) -> Any:
+        raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(Fleet, "poll", lose_connection)
+    result = _replay(dsn, nodes, pods)
+    assert result.exit_code == 1
+    assert result.stderr == "error: the connection is lost\n"
+    assert _databases(dsn) == before
+
+
 def _small_demo_trace(*, seed: int) -> Trace:
     trace = add_labels(generate_trace(12, seed=seed, demand=0.6, span=600), seed=seed)
     return replace(trace, jobs=trace.jobs + impossible_jobs())

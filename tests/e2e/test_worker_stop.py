@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import psutil
+import psycopg
 import pytest
 
 from hwqueue.client import Client
@@ -121,18 +122,21 @@ def test_leases_of_a_killed_worker_come_back_after_the_claim_timeout(
     assert [client.get_lease(lease_id).attempt for lease_id in lease_ids] == [2, 2, 2]
 
 
-def test_other_workers_reap_what_a_killed_one_left(
-    client: Client, dsn: str, clock: Clock, tmp_path: Path
+def test_other_workers_reap_even_when_they_do_not_claim(
+    client: Client, dsn: str, conn: psycopg.Connection, clock: Clock, tmp_path: Path
 ) -> None:
-    lease_id = spawn(client, "wait-async", tmp_path)
-    with worker_process(dsn) as process:
-        wait_until((tmp_path / "started").exists)
-        process.kill()
-    clock.advance(timedelta(minutes=2))
-    (tmp_path / "go").touch()
-    with worker_process(dsn, name="node-2", reap_interval=0.1):
-        wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
-    assert client.get_lease(lease_id).attempt == 2
+    # Or else a claim hint would have the idle worker ask again, and the claim would reap.
+    client.set_queue_policy(QUEUE, QueuePolicy(poll_interval=timedelta(hours=1)))
+    idle = "select 1 from hwqueue.queue_signal where waiting_since is not null"
+    with worker_process(dsn, name="node-2", poll_interval=3600, reap_interval=0.1):
+        wait_until(lambda: conn.execute(idle).fetchone() is not None)
+        lease_id = spawn(client, "wait-async", tmp_path)
+        with worker_process(dsn) as process:
+            wait_until((tmp_path / "started").exists)
+            process.kill()
+        clock.advance(timedelta(minutes=2))
+        wait_until(is_in(client, lease_id, LeaseState.PENDING))
+    assert [attempt.outcome for attempt in client.get_lease(lease_id).attempts] == ["expired"]
 
 
 def test_a_worker_of_the_same_name_supersedes_the_first(

@@ -58,12 +58,11 @@ def worker_process(dsn: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.e2e.worker_support", given], stderr=subprocess.PIPE, text=True
     )
-    try:
-        with process:
+    with process:  # waits for its end, so it has to be killed before
+        try:
             yield process
+        finally:
             process.kill()
-    finally:
-        process.kill()
 
 
 async def ended(client: AsyncClient, lease_id: UUID) -> Lease:

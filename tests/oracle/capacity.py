@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.oracle.expressions import holds
-from tests.oracle.facts import MILLI_PER_DEVICE, Claim, Node
+from tests.oracle.facts import MILLI_PER_DEVICE, Claim, Node, Usage
 
 GPU_KEYS = ("gpu", "gpu_milli")
 BUILT_IN = ("cpu_milli", "memory_mib")
@@ -49,6 +49,28 @@ def check_claims(nodes: Iterable[Node], claims: Iterable[Claim]) -> list[str]:
         broken += _overcommitted(node, here)
         for claim in here:
             broken += [f"lease {claim.lease_id}: {wrong}" for wrong in _misgiven(node, claim)]
+    return broken
+
+
+def check_usage(
+    nodes: Iterable[Node], claims: Sequence[Claim], kept: Mapping[UUID, Usage]
+) -> list[str]:
+    """Where the usage that the queue keeps for a node is not the sum of what runs there."""
+    broken = []
+    for node in nodes:
+        given = [claim.assignment or {} for claim in claims if claim.node_id == node.node_id]
+        used = _device_use(claim for claim in claims if claim.node_id == node.node_id)
+        custom: Counter[str] = Counter()
+        for assignment in given:
+            custom.update(assignment.get("custom") or {})
+        counted = Usage(
+            cpu_milli=sum(assignment.get("cpu_milli", 0) for assignment in given),
+            memory_mib=sum(assignment.get("memory_mib", 0) for assignment in given),
+            gpu_milli=tuple(used[gpu] for gpu in node.gpus),
+            custom=dict(custom),
+        )
+        if kept[node.node_id] != counted:
+            broken.append(f"node {node.node_id} keeps {kept[node.node_id]}, it is {counted}")
     return broken
 
 

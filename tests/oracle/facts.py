@@ -50,3 +50,13 @@ class Claim:
     node_id: UUID
     placement: Mapping[str, Any]
     assignment: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What is taken of a node: amounts, and thousandths of each device in the node's order."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: tuple[int, ...]
+    custom: Mapping[str, int]

@@ -1,11 +1,14 @@
 """Nodes and running claims, read from the tables in one snapshot."""
 
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
 
-from tests.oracle.facts import Claim, Node
+from tests.oracle.capacity import check_claims, check_usage
+from tests.oracle.facts import Claim, Node, Usage
 
 _NODES = """
   select n.node_id, n.labels, n.rack, n.resources, n.cpu_milli, n.memory_mib, n.custom, n.gpu_ids,
@@ -18,15 +21,45 @@ _CLAIMS = """
   from hwqueue.claim c
   join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
 """
+_USAGE = """
+  select s.node_id, s.cpu_used, s.memory_used, s.gpu_used, s.custom_used
+  from hwqueue.node_state s
+"""
 
 
-def read_state(conn: psycopg.Connection[Any]) -> tuple[list[Node], list[Claim]]:
-    """All nodes and all running claims, at one instant."""
+@dataclass(frozen=True)
+class State:
+    """All nodes, all running claims and the usage that is kept for each node, at one instant."""
+
+    nodes: list[Node]
+    claims: list[Claim]
+    kept: dict[UUID, Usage]
+
+
+def violations(conn: psycopg.Connection[Any]) -> list[str]:
+    """Every broken promise that one snapshot of the database shows."""
+    state = read_state(conn)
+    broken = check_claims(state.nodes, state.claims)
+    return broken + check_usage(state.nodes, state.claims, state.kept)
+
+
+def read_state(conn: psycopg.Connection[Any]) -> State:
+    """Read the three tables in one snapshot."""
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
         cursor.execute("set transaction isolation level repeatable read, read only")
         nodes = [_node(row) for row in cursor.execute(_NODES)]
         claims = [Claim(**row) for row in cursor.execute(_CLAIMS)]
-    return nodes, claims
+        kept = {row["node_id"]: _usage(row) for row in cursor.execute(_USAGE)}
+    return State(nodes, claims, kept)
+
+
+def _usage(row: dict[str, Any]) -> Usage:
+    return Usage(
+        cpu_milli=row["cpu_used"],
+        memory_mib=row["memory_used"],
+        gpu_milli=tuple(row["gpu_used"]),
+        custom=row["custom_used"],
+    )
 
 
 def _node(row: dict[str, Any]) -> Node:

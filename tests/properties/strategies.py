@@ -13,6 +13,7 @@ IDS = UUID("0b6a2c52-44f5-5a0c-8a53-6d9d3a3f7f10")
 NODE_IDS = tuple(uuid5(IDS, f"node-{number}") for number in range(4))
 STRANGER = str(uuid5(IDS, "nobody registered this one"))
 RESOURCE_IDS = tuple(str(uuid5(IDS, f"resource-{number}")) for number in range(3))
+DEVICES = tuple(str(uuid5(IDS, f"gpu-{node}-{index}")) for node in range(2) for index in (0, 1))
 KEYS = ("arch", "zone", "v", "set")
 CUSTOM = ("license", "tape")
 
@@ -105,7 +106,6 @@ def _label_exprs() -> st.SearchStrategy[dict[str, Any]]:
 
 def _target_exprs() -> st.SearchStrategy[dict[str, Any]]:
     nodes = st.sampled_from([*map(str, NODE_IDS), STRANGER])
-    devices = [str(uuid5(IDS, f"gpu-{number}-{index}")) for number in range(2) for index in (0, 1)]
     away = {"away": st.booleans()}
     return st.one_of(
         st.fixed_dictionaries(
@@ -116,7 +116,7 @@ def _target_exprs() -> st.SearchStrategy[dict[str, Any]]:
             optional=away | {"unknown": st.sampled_from(["pass", "fail"])},
         ),
         st.fixed_dictionaries(
-            {"resource": st.sampled_from([*RESOURCE_IDS, *devices, STRANGER])}, optional=away
+            {"resource": st.sampled_from([*RESOURCE_IDS, *DEVICES, STRANGER])}, optional=away
         ),
     )
 
@@ -169,5 +169,29 @@ placements = st.fixed_dictionaries(
         "require": st.lists(exprs, max_size=2),
         "prefer": preferences,
         "resources": resources,
+    }
+)
+
+# Requests that compete: one resource each or two, and now and then a device by name.
+competing = st.fixed_dictionaries(
+    {
+        "resources": st.sampled_from(
+            [
+                {"cpu_milli": 1000},
+                {"cpu_milli": 3000, "license": 1},
+                {"memory_mib": 1024},
+                {"license": 1},
+                {"gpu": 1},
+                {"gpu": 2, "cpu_milli": 500},
+                {"gpu_milli": 300},
+                {"gpu_milli": 700},
+                {},
+            ]
+        ),
+        "require": st.one_of(
+            st.just([]),
+            st.just([]),
+            st.sampled_from(DEVICES).map(lambda device: [{"resource": device}]),
+        ),
     }
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.direct import Direct
 from tests.oracle.affinity import affinity
-from tests.oracle.capacity import eligible
+from tests.oracle.capacity import check_claims, eligible
 from tests.oracle.expressions import holds
 from tests.oracle.facts import Claim, Node
 from tests.properties.strategies import NODE_IDS, labels, node_specs, placements, resources
@@ -86,6 +86,8 @@ def check_agreement(direct: Direct, cluster: Cluster, placement: Mapping[str, An
             assert [row["lease_id"] for row in rows] == [lease] * expected[node.node_id]
             for row in rows:
                 assert row["score"] == pytest.approx(affinity(placement, node))
+                claim = Claim(lease, node.node_id, placement, row["assignment"])
+                assert check_claims(cluster.nodes, [*cluster.running, claim]) == []
         if expected[node.node_id]:
             score = matched[node.node_id]["score"]
             assert score == pytest.approx(affinity(placement, node))

@@ -23,9 +23,10 @@ TASK = "work"
 NOBODY = UUID("00000000-0000-7000-8000-000000000000")  # no lease and no node has this id
 GENERATION = 2**40  # a claim token is generation x 2^40 + the lease's own counter
 
-_JSON = frozenset(
-    "policy params options leases changes spec claims settle placement result error filter".split()
-)
+_JSON = {
+    *("policy", "params", "options", "leases", "changes", "spec", "claims", "settle"),
+    *("placement", "result", "error", "filter"),
+}
 _TABLES = """
   select relname from pg_class
   where relnamespace = 'hwqueue'::regnamespace and relkind = 'r' order by relname
@@ -130,7 +131,7 @@ class Api:
         epoch = self.value("register_node", node=node, spec=spec)
         return Node(node, epoch, spec["name"])
 
-    def spawn(self, queue: str, task: str = TASK, params: Any = None, **options: Any) -> UUID:
+    def spawn(self, queue: str, task: str = TASK, params: Any = None, /, **options: Any) -> UUID:
         """Spawn a lease; its id."""
         row = self.row("spawn_lease", queue=queue, task=task, params=params, options=options)
         lease = row["lease_id"]
@@ -149,9 +150,11 @@ class Api:
         """Claim for the node; the ids of the leases in the order given."""
         return [row["lease_id"] for row in self.claim(node, *queues, **arguments)]
 
-    def running(self, queue: str, node: Node | None = None, **options: Any) -> Row:
+    def running(
+        self, queue: str, node: Node | None = None, params: Any = None, /, **options: Any
+    ) -> Row:
         """Spawn a lease and claim it, on a node of its own unless one is given; the claim."""
-        lease = self.spawn(queue, **options)
+        lease = self.spawn(queue, TASK, params, **options)
         [row] = self.claim(node or self.node(), queue)
         assert row["lease_id"] == lease
         return row

@@ -54,7 +54,5 @@ def test_uncordoned_it_works_again(api: Api) -> None:
 @pytest.mark.parametrize("days", [-1, 3651])
 def test_bad_deadlines(api: Api, days: int) -> None:
     node = api.node()
-    refusal = api.refused(
-        "QHA01", "drain_node", node=node.node_id, deadline=timedelta(days=days)
-    )
+    refusal = api.refused("QHA01", "drain_node", node=node.node_id, deadline=timedelta(days=days))
     assert refusal.field == "p_deadline"

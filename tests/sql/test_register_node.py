@@ -114,7 +114,7 @@ def test_changed_labels_count_for_the_next_claim(api: Api) -> None:
 def test_less_capacity_than_is_in_use(api: Api) -> None:
     """What runs goes on; nothing new until enough of it has ended."""
     queue, node = api.queue(), api.node(capacity={"cpu_milli": 4000})
-    need = {"resources": {"cpu_milli": 2000}}
+    need: dict[str, Any] = {"resources": {"cpu_milli": 2000}}
     first, second = (api.running(queue, node, placement=need) for _ in range(2))
     small = again(api, node, instance_id="first", capacity={"cpu_milli": 3000})
     waiting = api.needing(queue, cpu_milli=1000)
@@ -247,7 +247,10 @@ def test_a_spec_is_an_object(api: Api, spec: object) -> None:
         ("spec.default_cpu_isolation", {"default_cpu_isolation": "whole_core"}),
         ("spec.gpu_share_mode", {"gpu_share_mode": "exclusive"}),
         ("spec.gpus[0].partitionable", {"gpus": [gpus(GPU[0])[0] | {"partitionable": True}]}),
-        ("spec.gpus[0].partitionable", {"gpus": [gpus(GPU[0])[0] | {"parent_resource_id": GPU[1]}]}),
+        (
+            "spec.gpus[0].partitionable",
+            {"gpus": [gpus(GPU[0])[0] | {"parent_resource_id": GPU[1]}]},
+        ),
     ],
 )
 def test_what_this_version_does_not_serve(api: Api, field: str, spec: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the functions that settle by lease and token have in common: who may, and what the others are told."""
+"""Settling by lease and token: who may, and what the others are told."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -33,9 +33,7 @@ def test_an_expired_claim_that_nobody_reaped(
 
 @every
 @pytest.mark.parametrize("granted_anew", [False, True])
-def test_reaped(
-    api: Api, clock: Clock, function: str, more: Row, granted_anew: bool
-) -> None:
+def test_reaped(api: Api, clock: Clock, function: str, more: Row, granted_anew: bool) -> None:
     queue = api.queue(claim_timeout=60)
     claim = api.running(queue)
     clock.advance(timedelta(seconds=61))

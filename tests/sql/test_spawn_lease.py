@@ -60,7 +60,7 @@ def test_every_option_is_kept(api: Api, clock: Clock) -> None:
         "headers": {"traceparent": "00-1"},
         "notify": False,
     }
-    lease = api.lease(api.spawn(api.queue(), params={"n": [1, None]}, **options))
+    lease = api.lease(api.spawn(api.queue(), TASK, {"n": [1, None]}, **options))
     assert lease["lease_id"] == UUID(options["lease_id"])
     assert lease["placement"] == {
         "require": [{"label": "gpu", "op": "in", "values": [True]}],
@@ -89,11 +89,12 @@ def test_options_that_are_null_are_not_given(api: Api) -> None:
 def test_later(api: Api, clock: Clock, how: str) -> None:
     """Not before its time, and promoted by the first claim after it."""
     due = clock.now() + timedelta(seconds=90)
-    options = {
+    ways: dict[str, dict[str, Any]] = {
         "delay": {"delay": 90},
         "text": {"delay": "1 minute 30 seconds"},
         "available_at": {"available_at": due.isoformat()},
-    }[how]
+    }
+    options = ways[how]
     queue, node = api.queue(), api.node()
     lease = api.spawn(queue, **options)
     assert api.lease(lease)["available_at"] == due
@@ -123,8 +124,9 @@ def test_the_claim_timeout_of_the_lease_wins(api: Api, clock: Clock) -> None:
 
 
 def test_params_and_headers_reach_the_claim(api: Api) -> None:
-    row = api.running(api.queue(), params={"path": "/a"}, headers={"trace": "x"})
-    assert (row["params"], row["headers"], row["task_name"]) == ({"path": "/a"}, {"trace": "x"}, TASK)
+    row = api.running(api.queue(), None, {"path": "/a"}, headers={"trace": "x"})
+    assert (row["params"], row["headers"]) == ({"path": "/a"}, {"trace": "x"})
+    assert row["task_name"] == TASK
 
 
 def test_your_own_id_is_taken_once(api: Api) -> None:
@@ -224,7 +226,7 @@ class TestPayloads:
 
     def test_params_as_large_as_allowed(self, api: Api) -> None:
         queue = api.queue(max_params_bytes=100)
-        api.spawn(queue, params="x" * 98)
+        api.spawn(queue, TASK, "x" * 98)
         refusal = api.refused("QHA01", "spawn_lease", queue=queue, task=TASK, params="x" * 99)
         assert refusal.field == "params"
         assert (refusal.detail["bytes"], refusal.detail["limit"]) == (101, 100)
@@ -287,7 +289,8 @@ def test_shorthands_are_preferences_of_weight_100(api: Api) -> None:
 
 def test_empty_tags_ask_nothing(api: Api) -> None:
     queue = api.queue()
-    for options in ({"affinity_tags": {}}, {"placement": {}}, {"placement": {"require": []}}):
+    empty: list[dict[str, Any]] = [{"affinity_tags": {}}, {"placement": {}}]
+    for options in [*empty, {"placement": {"require": []}}]:
         assert api.lease(api.spawn(queue, **options))["placement"] == {}
 
 

@@ -71,6 +71,8 @@ def test_one_element_at_fault_undoes_all(api: Api) -> None:
     [
         ("QHA01", "work", "lease"),
         ("QHA01", {"task": TASK, "priority": 1}, "lease.priority"),
+        ("QHA01", {"task": TASK, "options": "x"}, "options"),
+        ("QHA01", {"task": TASK, "options": []}, "options"),
         ("QHA01", {"params": {}}, "task"),
         ("QHA01", {"task": 7}, "task"),
         ("QHA01", item("a b"), "task"),

@@ -1,0 +1,331 @@
+"""Bad input of spawns: each its own code, the field that is at fault, a hint, and nothing written.
+
+Bad input of the other functions is tested beside each of them.
+"""
+
+import math
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.sql.api import TASK, Api, Row, refusing
+
+ID = str(uuid4())
+OTHER = str(uuid4())
+LONG = "x" * 2000
+Cases = list[tuple[str, Any]]
+
+
+def spawn(queue: str, **options: Any) -> Row:
+    """Arguments of spawn_lease."""
+    return {"queue": queue, "task": TASK, "options": options}
+
+
+OPTIONS: Cases = [
+    ("lease_id", "x"),
+    ("lease_id", 7),
+    ("priority", 32768),
+    ("priority", -32769),
+    ("priority", 1.5),
+    ("priority", "high"),
+    ("priority", 10**400),
+    ("tenant", ""),
+    ("tenant", "x" * 101),
+    ("tenant", 7),
+    ("service_id", "billing"),
+    ("delay", -1),
+    ("delay", "1 month"),
+    ("delay", "1 year"),
+    ("delay", "later"),
+    ("delay", 10**400),
+    ("delay", "99999999999 days"),
+    ("delay", True),
+    ("available_at", "2030-01-31 12:00"),
+    ("available_at", "2030-01-31"),
+    ("available_at", "2030-13-31T12:00:00Z"),
+    ("available_at", "infinity"),
+    ("available_at", 1893456000),
+    ("deadline", "tomorrow"),
+    ("max_attempts", 0),
+    ("max_attempts", 1001),
+    ("max_attempts", "5"),
+    ("claim_timeout", 0),
+    ("claim_timeout", "1 month"),
+    ("claim_timeout", 10**12),
+    ("idempotency_key", ""),
+    ("idempotency_key", "x" * 256),
+    ("idempotency_key", {}),
+    ("headers", "x"),
+    ("headers", [1]),
+    ("notify", "no"),
+    ("labels", []),
+    ("labels", {str(n): "x" for n in range(65)}),
+    ("labels.app", {"app": 1}),
+    ("labels.app", {"app": None}),
+    ("labels.app", {"app": LONG}),
+    ("labels.", {"": "x"}),
+    ("retry", 5),
+    ("retry.kind", {"kind": "sometimes"}),
+    ("retry.base", {"base": "1 month"}),
+    ("retry.factor", {"factor": 0.9}),
+    ("retry.factor", {"factor": 1e300}),
+    ("retry.jitter", {"jitter": -0.1}),
+    ("retry.tries", {"tries": 3}),
+    ("colour", "blue"),
+    ("Priority", 1),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), OPTIONS)
+def test_options(api: Api, field: str, value: Any) -> None:
+    key = field.split(".", maxsplit=1)[0]
+    refusal = api.refused("QHA01", "spawn_lease", **spawn(api.queue(), **{key: value}))
+    assert refusal.field == f"options.{field}"
+
+
+def test_options_that_exclude_each_other(api: Api) -> None:
+    both = {"delay": 5, "available_at": "2030-01-01T00:00:00Z"}
+    refusal = api.refused("QHA01", "spawn_lease", **spawn(api.queue(), **both))
+    assert refusal.field == "options.delay"
+
+
+@pytest.mark.parametrize("options", [[], "x", 7, True])
+def test_options_are_an_object(api: Api, options: Any) -> None:
+    arguments = spawn(api.queue()) | {"options": options}
+    assert api.refused("QHA01", "spawn_lease", **arguments).field == "options"
+
+
+@pytest.mark.parametrize("task", [None, "", "x" * 201, "a b", "-a", "a\tb", "naïve"])
+def test_task_names(api: Api, task: str | None) -> None:
+    arguments = spawn(api.queue()) | {"task": task}
+    assert api.refused("QHA01", "spawn_lease", **arguments).field == "task"
+
+
+@pytest.mark.parametrize("queue", ["nowhere", "", None, LONG])
+def test_unknown_queues(api: Api, queue: str | None) -> None:
+    refusal = api.refused("QHQ01", "spawn_lease", queue=queue, task=TASK)
+    assert refusal.detail.get("queue") == (queue[:100] if queue is not None else None)
+
+
+PLACEMENTS: Cases = [
+    ("", []),
+    ("", "x"),
+    ("", {"require": [{"tags": {"k": LONG}}] * 40}),
+    (".requires", {"requires": []}),
+    (".require", {"require": {}}),
+    (".require", {"require": [{"tags": {"a": 1}}] * 101}),
+    (".require[0]", {"require": ["gpu"]}),
+    (".require[1]", {"require": [{"tags": {}}, {}]}),
+    (".require[0]", {"require": [{"node": ID, "rack": 1}]}),
+    (".require[0].weight", {"require": [{"tags": {}, "weight": 1}]}),
+    (".require[0].tags", {"require": [{"tags": ["gpu"]}]}),
+    (".require[0].tags", {"require": [{"tags": {"": 1}}]}),
+    (".require[0].tags", {"require": [{"tags": {"k" * 254: 1}}]}),
+    (".require[0].label", {"require": [{"label": "", "op": "exists"}]}),
+    (".require[0].label", {"require": [{"label": "x" * 254, "op": "exists"}]}),
+    (".require[0].label", {"require": [{"label": 7, "op": "exists"}]}),
+    (".require[0].op", {"require": [{"label": "a"}]}),
+    (".require[0].op", {"require": [{"label": "a", "op": "is"}]}),
+    (".require[0].value", {"require": [{"label": "a", "op": "in", "value": 1}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in"}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in", "values": []}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in", "values": "b"}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in", "values": [None]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in", "values": [[1]]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in", "values": [LONG]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "in", "values": [10**2000]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "exists", "values": [1]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "gt", "values": ["4"]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "gt", "values": [4, 5]}]}),
+    (".require[0].values", {"require": [{"label": "a", "op": "regexp", "values": [4]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "regexp", "values": ["("]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "regexp", "values": ["(?=x)"]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "regexp", "values": [r"(a)\1"]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "regexp", "values": ["a{33}"]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "regexp", "values": ["a" * 201]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "version", "values": [">= x"]}]}),
+    (".require[0].values[0]", {"require": [{"label": "a", "op": "semver", "values": ["~> 1"]}]}),
+    (".require[0].any", {"require": [{"any": []}]}),
+    (".require[0].any", {"require": [{"any": {}}]}),
+    (".require[0].any[1]", {"require": [{"any": [[{"tags": {"a": 1}}], []]}]}),
+    (".require[0].any[0][0].op", {"require": [{"any": [[{"label": "a", "op": "is"}]]}]}),
+    (".require[0].node", {"require": [{"node": []}]}),
+    (".require[0].node[0]", {"require": [{"node": "n1"}]}),
+    (".require[0].node[1]", {"require": [{"node": [ID, None]}]}),
+    (".require[0].rack[0]", {"require": [{"rack": -1}]}),
+    (".require[0].rack[0]", {"require": [{"rack": 2**32}]}),
+    (".require[0].rack[0]", {"require": [{"rack": "r1"}]}),
+    (".require[0].resource[0]", {"require": [{"resource": "gpu0"}]}),
+    (".require[0].away", {"require": [{"node": ID, "away": "yes"}]}),
+    (".require[0].unknown", {"require": [{"rack": 1, "unknown": "maybe"}]}),
+    (".prefer", {"prefer": {}}),
+    (".prefer[0]", {"prefer": ["x"]}),
+    (".prefer[0].weight", {"prefer": [{"weight": 101, "when": {"tags": {"a": 1}}}]}),
+    (".prefer[0].weight", {"prefer": [{"weight": 0.5, "when": {"tags": {"a": 1}}}]}),
+    (".prefer[0].when", {"prefer": [{"weight": 1, "when": []}]}),
+    (".prefer[0].when[0]", {"prefer": [{"weight": 1}]}),
+    (".prefer[0].if", {"prefer": [{"if": {}}]}),
+    (".resources", {"resources": []}),
+    (".resources", {"resources": {f"r{n}": 1 for n in range(33)}}),
+    (".resources.cpu_milli", {"resources": {"cpu_milli": -1}}),
+    (".resources.cpu_milli", {"resources": {"cpu_milli": 0.5}}),
+    (".resources.cpu_milli", {"resources": {"cpu_milli": "4"}}),
+    (".resources.cpu_milli", {"resources": {"cpu_milli": 10**400}}),
+    (".resources.memory_mib", {"resources": {"memory_mib": 10**13}}),
+    (".resources.gpu", {"resources": {"gpu": 1025}}),
+    (".resources.gpu_milli", {"resources": {"gpu_milli": 0}}),
+    (".resources.gpu_milli", {"resources": {"gpu_milli": 1000}}),
+    (".resources.License", {"resources": {"License": 1}}),
+    (".resources." + "x" * 64, {"resources": {"x" * 64: 1}}),
+]
+
+
+@pytest.mark.parametrize(("field", "placement"), PLACEMENTS)
+def test_malformed_placements(api: Api, field: str, placement: Any) -> None:
+    refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), placement=placement))
+    assert refusal.field == f"options.placement{field}"
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("affinity_tags", {"affinity_tags": ["gpu"]}),
+        ("affinity_tags", {"affinity_tags": {"": 1}}),
+        ("affinity_with", {"affinity_with": "n1"}),
+        ("anti_affinity_with", {"anti_affinity_with": [ID]}),
+    ],
+)
+def test_malformed_shorthands(api: Api, field: str, options: Row) -> None:
+    refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), **options))
+    assert refusal.field == f"options.{field}"
+
+
+def label(key: str, op: str, *values: Any) -> Row:
+    """A label expression."""
+    return {"label": key, "op": op} | ({"values": list(values)} if values else {})
+
+
+CONTRADICTIONS: list[list[Row]] = [
+    [label("a", "in", 1), label("a", "in", 2)],
+    [label("a", "in", 1), label("a", "in", "1")],
+    [label("a", "in", 1, 2), label("a", "not_in", 2, 1)],
+    [label("a", "exists"), label("a", "does_not_exist")],
+    [label("a", "in", 1), label("a", "does_not_exist")],
+    [{"tags": {"a": 1}}, label("a", "in", 2)],
+    [label("a", "gt", 5), label("a", "lt", 5)],
+    [label("a", "gte", 6), label("a", "lte", 5)],
+    [label("a", "gt", 5), label("a", "lte", 5)],
+    [{"node": ID}, {"node": OTHER}],
+    [{"node": ID}, {"node": ID, "away": True}],
+    [{"node": [ID, OTHER]}, {"node": [OTHER, ID], "away": True}],
+    [{"rack": [1, 2]}, {"rack": [3]}],
+    [{"rack": 1}, {"rack": 1, "away": True}],
+    [{"resource": ID}, {"resource": ID, "away": True}],
+]
+
+
+@pytest.mark.parametrize("require", CONTRADICTIONS)
+def test_contradictions(api: Api, require: list[Row]) -> None:
+    placement = {"require": require}
+    refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), placement=placement))
+    assert refusal.field == "options.placement.require"
+
+
+def test_contradictions_between_options(api: Api) -> None:
+    options = {"affinity_tags": {"a": 1}, "placement": {"require": [label("a", "in", 2)]}}
+    refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), **options))
+    assert refusal.field == "options.require"
+
+
+def test_whole_devices_and_a_share(api: Api) -> None:
+    placement = {"resources": {"gpu": 1, "gpu_milli": 500}}
+    refusal = api.refused("QHC04", "spawn_lease", **spawn(api.queue(), placement=placement))
+    assert refusal.field == "options.placement.resources.gpu_milli"
+
+
+@pytest.mark.parametrize(
+    "require",
+    [
+        [label("a", "gte", 5), label("a", "lte", 5)],
+        [label("a", "in", 1, 2), label("a", "in", 2, 3)],
+        [label("a", "does_not_exist"), label("a", "not_in", 1)],
+        [{"node": [ID, OTHER]}, {"node": ID, "away": True}],
+        [{"resource": ID}, {"resource": OTHER}],
+        [{"any": [[{"node": ID}, {"node": OTHER}], [label("a", "in", 1)]]}],
+    ],
+)
+def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
+    assert api.state(api.spawn(api.queue(), placement={"require": require})) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("wire", {"wire": "\\x0910"}),
+        ("patience", {"patience": 2}),
+        ("placement.tolerate", {"placement": {"tolerate": [{"key": "k", "op": "exists"}]}}),
+        ("placement.spread", {"placement": {"spread": [{"domain": "rack", "max_skew": 1}]}}),
+        ("placement.isolation", {"placement": {"isolation": {"cpu": "whole_core"}}}),
+        ("placement.require[0].trust", {"placement": {"require": [{"trust": "tee"}]}}),
+        ("placement.require[0].lease", {"placement": {"require": [{"lease": ID}]}}),
+        ("placement.require[0].service", {"placement": {"require": [{"service": ID}]}}),
+        ("placement.require[0].leases", {"placement": {"require": [{"leases": {}}]}}),
+        (
+            "placement.prefer[0].when[0].service",
+            {
+                "placement": {"prefer": [{"when": {"service": ID, "away": True}}]},
+            },
+        ),
+    ],
+)
+def test_what_this_version_does_not_serve(api: Api, field: str, options: Row) -> None:
+    """Refused, never ignored: that would weaken what was asked for."""
+    refusal = api.refused("QHC05", "spawn_lease", **spawn(api.queue(), **options))
+    assert refusal.field == f"options.{field}"
+
+
+@pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated", "best_effort"])
+def test_an_isolation_class_is_named(api: Api, cpu: str) -> None:
+    placement = {"isolation": {"cpu": cpu}}
+    refusal = api.refused("QHC05", "spawn_lease", **spawn(api.queue(), placement=placement))
+    assert refusal.detail["class"] == cpu
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("22P05", "a\x00b"),  # untranslatable_character
+        ("22P02", math.nan),  # invalid_text_representation: no JSON
+        ("22P02", math.inf),
+    ],
+)
+def test_what_json_cannot_hold(api: Api, code: str, value: Any) -> None:
+    """Postgres refuses it before any function sees it; nothing is written all the same."""
+    queue = api.queue()
+    before = api.contents()
+    for arguments in (
+        {"params": {"n": value}},
+        {"options": {"headers": {"n": value}}},
+        {"options": {"affinity_tags": {"n": value}}},
+    ):
+        with refusing(code):
+            api.rows("spawn_lease", queue=queue, task=TASK, **arguments)
+    assert api.contents() == before
+
+
+def test_text_with_a_nul(api: Api) -> None:
+    """It does not even leave the driver."""
+    before = api.contents()
+    with pytest.raises(psycopg.DataError):
+        api.rows("spawn_lease", queue="a\x00b", task=TASK)
+    assert api.contents() == before
+
+
+def test_numbers_that_are_large_but_numbers(api: Api) -> None:
+    """They are labels like any other; the node's own compares equal."""
+    queue, node = api.queue(), api.node(labels={"n": 10**400})
+    lease = api.spawn(queue, affinity_tags={"n": 10**400})
+    api.spawn(queue, affinity_tags={"n": 10**400 + 1})
+    assert api.claimed(node, queue, qty=5) == [lease]

@@ -1,0 +1,89 @@
+"""cancel_lease: at once while it waits, by request while it runs."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import NOBODY, Api, beat, token
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+def test_a_waiting_lease_is_cancelled_at_once(api: Api, clock: Clock, delay: int) -> None:
+    queue = api.queue()
+    lease = api.spawn(queue, delay=delay)
+    assert api.value("cancel_lease", lease=lease, reason="no need") == "cancelled"
+    row = api.lease(lease)
+    assert (row["state"], row["finished_at"]) == ("cancelled", clock.now())
+    assert row["error"] == {"reason": "cancelled", "detail": "no need"}
+    clock.advance(timedelta(seconds=61))
+    assert api.claim(api.node(), queue) == []
+
+
+def test_a_running_lease_is_asked_to_stop(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    assert api.value("cancel_lease", lease=claim["lease_id"]) == "claimed"
+    row = api.lease(claim["lease_id"])
+    assert (row["state"], row["stop_reason"]) == ("claimed", "cancelled")
+    [beaten] = api.rows("heartbeat_node", **node.who, claims=beat(claim))
+    assert beaten["verdict"] == "cancelled"
+    assert api.value("release_lease", **token(claim)) == "cancelled"
+    assert api.claim(node, queue) == []
+
+
+def test_it_counts_until_it_has_stopped(api: Api) -> None:
+    queue, node = api.queue(), api.node(slots=1)
+    claim = api.running(queue, node)
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    other = api.spawn(queue)
+    assert api.claim(node, queue) == []
+    api.rows("release_lease", **token(claim))
+    assert api.claimed(node, queue) == [other]
+
+
+def test_one_that_never_stops_is_cancelled_when_it_expires(api: Api, clock: Clock) -> None:
+    claim = api.running(api.queue(claim_timeout=60))
+    api.rows("cancel_lease", lease=claim["lease_id"], reason="no need")
+    clock.advance(timedelta(seconds=61))
+    api.rows("reap")
+    row = api.lease(claim["lease_id"])
+    assert (row["state"], [a["outcome"] for a in row["attempts"]]) == ("cancelled", ["cancelled"])
+
+
+def test_preempted_and_then_cancelled(api: Api) -> None:
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    api.rows("drain_node", node=node.node_id, deadline=timedelta(minutes=1))
+    assert api.value("cancel_lease", lease=claim["lease_id"]) == "claimed"
+    assert api.value("release_lease", **token(claim)) == "cancelled"
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_twice_is_once(api: Api, running: bool) -> None:
+    queue = api.queue()
+    lease = api.running(queue)["lease_id"] if running else api.spawn(queue)
+    first = api.value("cancel_lease", lease=lease)
+    before = api.contents()
+    assert api.value("cancel_lease", lease=lease) == first
+    assert api.contents() == before
+
+
+def test_finished_leases(api: Api) -> None:
+    done, dead = api.running(api.queue()), api.running(api.queue())
+    api.rows("complete_lease", **token(done))
+    api.rows("fail_lease", **token(dead), error={}, retry=False)
+    for claim, state in ((done, "completed"), (dead, "failed")):
+        refusal = api.refused("QHL03", "cancel_lease", lease=claim["lease_id"])
+        assert refusal.detail == {"lease_id": str(claim["lease_id"]), "state": state}
+
+
+def test_no_such_lease(api: Api) -> None:
+    assert api.refused("QHL04", "cancel_lease", lease=NOBODY).detail["lease_id"] == str(NOBODY)
+    api.refused("QHL04", "cancel_lease", lease=None)
+
+
+def test_a_reason_has_its_limit(api: Api) -> None:
+    lease = api.spawn(api.queue())
+    refusal = api.refused("QHA01", "cancel_lease", lease=lease, reason="x" * 1024)
+    assert refusal.field == "p_reason"

@@ -1,0 +1,194 @@
+"""Capacity in claims: what is set aside, on which device, and what does not fit."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.sql.api import Api, Node, Row, token
+
+GPU = [str(uuid4()) for _ in range(4)]
+
+
+def devices(count: int) -> list[Row]:
+    """The first so many devices."""
+    return [{"resource_id": gpu, "model": "A100", "memory_mib": 81920} for gpu in GPU[:count]]
+
+
+def indexes(claim: Row) -> list[int]:
+    """Places of the devices that a claim was given."""
+    return [device["index"] for device in claim["assignment"]["gpus"]]
+
+
+def run(api: Api, node: Node, require: list[Row] | None = None, /, **resources: int) -> Row | None:
+    """A lease with these needs, claimed by the node; None when it does not fit."""
+    queue = api.queue()
+    api.spawn(queue, placement={"resources": resources, "require": require})
+    rows = api.claim(node, queue)
+    return rows[0] if rows else None
+
+
+@pytest.mark.parametrize("kind", ["cpu_milli", "memory_mib", "license"])
+def test_amounts(api: Api, kind: str) -> None:
+    node = api.node(capacity={kind: 10})
+    first = run(api, node, **{kind: 6})
+    assert first is not None
+    amount = {kind: 6} if kind != "license" else {"custom": {kind: 6}}
+    assert first["assignment"] == amount
+    assert run(api, node, **{kind: 5}) is None
+    assert run(api, node, **{kind: 4}) is not None
+    assert run(api, node, **{kind: 1}) is None
+    assert run(api, node) is not None
+    api.rows("complete_lease", **token(first))
+    assert run(api, node, **{kind: 6}) is not None
+
+
+def test_slots_count_every_lease(api: Api) -> None:
+    queue, node = api.queue(), api.node(slots=2)
+    leases = [api.spawn(queue) for _ in range(3)]
+    rows = api.claim(node, queue, qty=3)
+    assert [row["lease_id"] for row in rows] == leases[:2]
+    api.rows("release_lease", **token(rows[0]))
+    assert len(api.claim(node, queue, qty=3)) == 1
+
+
+def test_none_of_something_is_not_undeclared(api: Api) -> None:
+    node = api.node(capacity={"cpu_milli": 0}, slots=0)
+    assert run(api, node) is None
+    node = api.node(capacity={"cpu_milli": 0})
+    assert run(api, node, cpu_milli=1) is None
+    assert run(api, node) is not None
+
+
+def test_what_a_node_does_not_declare(api: Api) -> None:
+    """Cpu and memory are then not counted; devices and custom countables it does not have."""
+    node = api.node()
+    claim = run(api, node, cpu_milli=10**12, memory_mib=10**12)
+    assert claim is not None
+    assert claim["assignment"] is None
+    for kind in ("gpu", "gpu_milli", "license"):
+        assert run(api, node, **{kind: 1}) is None
+
+
+def test_all_of_it_must_fit(api: Api) -> None:
+    node = api.node(capacity={"cpu_milli": 1000, "memory_mib": 1000, "license": 1})
+    good = {"cpu_milli": 1000, "memory_mib": 1000, "license": 1}
+    for kind, amount in good.items():
+        assert run(api, node, **good | {kind: amount + 1}) is None
+    claim = run(api, node, **good)
+    assert claim is not None
+    assert claim["assignment"] == {
+        "cpu_milli": 1000,
+        "memory_mib": 1000,
+        "custom": {"license": 1},
+    }
+
+
+def test_a_batch_stops_when_it_is_full(api: Api) -> None:
+    """And goes on with what still fits."""
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
+    large = [api.needing(queue, cpu_milli=400) for _ in range(3)]
+    small = api.needing(queue, cpu_milli=200)
+    assert set(api.claimed(node, queue, qty=10)) == {large[0], large[1], small}
+    assert api.used(node)["used"]["cpu_milli"] == 1000
+
+
+def test_whole_devices(api: Api) -> None:
+    node = api.node(gpus=devices(4))
+    two = run(api, node, gpu=2)
+    assert two is not None
+    assert two["assignment"] == {
+        "gpu_milli": 1000,
+        "gpus": [{"index": index, "resource_id": GPU[index], "model": "A100"} for index in (0, 1)],
+    }
+    one = run(api, node, gpu=1)
+    assert one is not None
+    assert indexes(one) == [2]
+    assert run(api, node, gpu=2) is None
+    api.rows("complete_lease", **token(two))
+    three = run(api, node, gpu=3)
+    assert three is not None
+    assert indexes(three) == [0, 1, 3]
+
+
+def test_shares_are_of_one_device(api: Api) -> None:
+    """500 of 1000 free in all do not fit when no device has them."""
+    node = api.node(gpus=devices(2))
+    for index in (0, 1):
+        claim = run(api, node, gpu_milli=750)
+        assert claim is not None
+        assert claim["assignment"]["gpu_milli"] == 750
+        assert indexes(claim) == [index]
+    assert run(api, node, gpu_milli=251) is None
+    assert run(api, node, gpu=1) is None
+    assert run(api, node, gpu_milli=250) is not None
+
+
+def test_a_share_goes_where_it_leaves_least(api: Api) -> None:
+    node = api.node(gpus=devices(3))
+    assert [run(api, node, gpu_milli=milli) for milli in (600, 700)]
+    got = [run(api, node, gpu_milli=milli) for milli in (300, 400, 500)]
+    assert [indexes(claim) for claim in got if claim] == [[1], [0], [2]]
+    assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 1000, 500]
+
+
+def test_whole_devices_are_untouched_ones(api: Api) -> None:
+    node = api.node(gpus=devices(3))
+    share = run(api, node, gpu_milli=1)
+    whole = run(api, node, gpu=2)
+    assert share is not None
+    assert whole is not None
+    assert (indexes(share), indexes(whole)) == ([0], [1, 2])
+
+
+@pytest.mark.parametrize("need", [{"gpu": 1}, {"gpu_milli": 600}])
+def test_a_wanted_device(api: Api, need: dict[str, int]) -> None:
+    """Named by `resource`, on a lease that asks for GPUs, it is that device or none."""
+    node = api.node(gpus=devices(3))
+    wanted: list[Row] = [{"resource": GPU[2]}]
+    claim = run(api, node, wanted, **need)
+    assert claim is not None
+    assert indexes(claim) == [2]
+    assert run(api, node, wanted, **need) is None
+    assert run(api, node, **need) is not None
+    assert run(api, api.node(gpus=[{"resource_id": str(uuid4())}]), wanted, **need) is None
+
+
+def test_a_wanted_device_among_several(api: Api) -> None:
+    node = api.node(gpus=devices(4))
+    claim = run(api, node, [{"resource": GPU[3]}], gpu=2)
+    assert claim is not None
+    assert indexes(claim) == [0, 3]
+    assert run(api, node, [{"resource": GPU[1]}, {"resource": GPU[2]}], gpu=2) is not None
+
+
+def test_more_devices_wanted_than_asked_for_never_fit(api: Api) -> None:
+    node = api.node(gpus=devices(4))
+    assert run(api, node, [{"resource": GPU[1]}, {"resource": GPU[2]}], gpu=1) is None
+
+
+def test_a_resource_that_is_no_device(api: Api) -> None:
+    """It is a matter of where, not of which device."""
+    disk = str(uuid4())
+    node = api.node(gpus=devices(1), resources=[disk])
+    assert run(api, node, [{"resource": disk}], gpu=1) is not None
+    assert run(api, node, [{"resource": disk}]) is not None
+    assert run(api, api.node(gpus=devices(1)), [{"resource": disk}]) is None
+
+
+def test_every_way_to_end_gives_the_room_back(api: Api) -> None:
+    node = api.node(capacity={"cpu_milli": 1000, "license": 1}, gpus=devices(2), slots=1)
+    needs = {"cpu_milli": 1000, "license": 1, "gpu": 2}
+    ends: list[tuple[str, dict[str, Any]]] = [
+        ("complete_lease", {}),
+        ("fail_lease", {"error": {}}),
+        ("fail_lease", {"error": {}, "retry": False}),
+        ("release_lease", {}),
+    ]
+    for function, more in ends:
+        claim = run(api, node, **needs)
+        assert claim is not None, function
+        api.rows(function, **token(claim), **more)
+        row = api.used(node)
+        assert row["used"] == {"cpu_milli": 0, "memory_mib": 0}
+        assert [gpu["milli_used"] for gpu in row["gpus"]] == [0, 0]

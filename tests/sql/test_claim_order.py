@@ -1,0 +1,167 @@
+"""The order in which a node gets what it may run, and how far a claim looks for it."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from tests.fix_db import Clock
+from tests.sql.api import Api, Row, token
+
+
+def gpus(count: int) -> list[Row]:
+    """Devices of a spec."""
+    return [{"resource_id": str(uuid4()), "model": "T4"} for _ in range(count)]
+
+
+def preferring(weight: int, **tags: Any) -> Row:
+    """A placement that prefers nodes with these tags."""
+    return {"prefer": [{"weight": weight, "when": {"tags": tags}}]}
+
+
+def test_priority_first_and_higher_is_sooner(api: Api) -> None:
+    queue = api.queue()
+    leases = {priority: api.spawn(queue, priority=priority) for priority in (0, -32768, 5, 32767)}
+    ordered = [leases[priority] for priority in (32767, 5, 0, -32768)]
+    assert api.claimed(api.node(), queue, qty=4) == ordered
+
+
+def test_priority_over_score(api: Api) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    liked = api.spawn(queue, placement=preferring(100, zone="a"))
+    urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
+    assert api.claimed(node, queue, qty=2) == [urgent, liked]
+
+
+def test_affinity_over_age(api: Api) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    wanted = [("elsewhere", preferring(100, zone="b")), ("away", preferring(-100, zone="a"))]
+    wanted += [("neutral", {}), ("here", preferring(1, zone="a"))]
+    leases = {name: api.spawn(queue, placement=placement) for name, placement in wanted}
+    names = {lease: name for name, lease in leases.items()}
+    rows = api.claim(node, queue, qty=4)
+    assert [names[row["lease_id"]] for row in rows] == ["here", "elsewhere", "neutral", "away"]
+    assert [row["score"] for row in rows] == [1000, 0, 0, -1000]
+
+
+def test_affinity_with_and_without_a_node(api: Api) -> None:
+    queue, node, other = api.queue(), api.node(), api.node()
+    away = api.spawn(queue, anti_affinity_with=str(node.node_id))
+    neutral = api.spawn(queue)
+    here = api.spawn(queue, affinity_with=str(node.node_id))
+    assert api.claimed(node, queue, qty=3) == [here, away, neutral]
+    again = [api.spawn(queue, affinity_with=str(node.node_id)), api.spawn(queue)]
+    again.append(api.spawn(queue, anti_affinity_with=str(node.node_id)))
+    assert api.claimed(other, queue, qty=3) == [again[2], again[0], again[1]]
+
+
+def test_age_within_a_class(api: Api) -> None:
+    queue = api.queue()
+    leases = [api.spawn(queue) for _ in range(12)]
+    assert [api.claimed(api.node(), queue)[0] for _ in leases] == leases
+
+
+def test_a_retry_goes_to_the_end_of_its_rank(api: Api) -> None:
+    queue, node = api.queue(retry={"kind": "fixed", "base": 0}), api.node()
+    first = api.running(queue, node)
+    second = api.spawn(queue)
+    api.rows("fail_lease", **token(first), error={})
+    low = api.spawn(queue, priority=-1)
+    assert api.claimed(node, queue, qty=3) == [second, first["lease_id"], low]
+
+
+def test_waiting_is_worth_priority(api: Api, clock: Clock) -> None:
+    """With an ageing step, each step of waiting counts as one priority; without, none."""
+    node = api.node()
+    for step, expected in [(60, ["old", "new"]), (0, ["new", "old"])]:
+        queue = api.queue(ageing_step=step)
+        leases = {api.spawn(queue): "old"}
+        clock.advance(timedelta(seconds=300))
+        leases[api.spawn(queue, priority=3)] = "new"
+        assert [leases[lease] for lease in api.claimed(node, queue, qty=2)] == expected
+
+
+class TestFit:
+    """The recipe of sql/placement/fit_score.sql, on a node with GPUs."""
+
+    def order(self, api: Api, spec: Row, needs: dict[str, Row], **policy: Any) -> list[str]:
+        """The names in the order in which the node gets them."""
+        queue, node = api.queue(**policy), api.node(**spec)
+        names: dict[UUID, str] = {
+            api.spawn(queue, placement={"resources": resources}): name
+            for name, resources in needs.items()
+        }
+        api.rows("reap")  # reckons how many nodes could take each
+        return [names[lease] for lease in api.claimed(node, queue, qty=10)]
+
+    def test_more_gpus_first_and_none_last(self, api: Api) -> None:
+        needs: dict[str, Row] = {"cpu": {"cpu_milli": 1}, "one": {"gpu": 1}, "four": {"gpu": 4}}
+        needs |= {"two": {"gpu": 2}, "share": {"gpu_milli": 500}}
+        got = self.order(api, {"gpus": gpus(8)}, needs)
+        assert got[:2] == ["four", "two"]
+        assert got[-1] == "cpu"
+
+    def test_least_residue_on_the_device(self, api: Api) -> None:
+        needs = {"small": {"gpu_milli": 100}, "large": {"gpu_milli": 900}}
+        assert self.order(api, {"gpus": gpus(4)}, needs) == ["large", "small"]
+
+    def test_cpu_that_other_gpus_need_is_spared(self, api: Api) -> None:
+        spec = {"gpus": gpus(4), "capacity": {"cpu_milli": 8000}}
+        needs = {"greedy": {"gpu": 1, "cpu_milli": 6000}, "modest": {"gpu": 1, "cpu_milli": 1000}}
+        assert self.order(api, spec, needs) == ["modest", "greedy"]
+
+    def test_work_that_few_nodes_can_take(self, api: Api) -> None:
+        api.node(gpus=gpus(2))
+        needs: dict[str, Row] = {"anywhere": {"gpu": 1}, "here": {"gpu": 1, "license": 1}}
+        spec = {"gpus": gpus(2), "capacity": {"license": 5}}
+        assert self.order(api, spec, needs) == ["here", "anywhere"]
+
+    def test_without_weight_age_decides(self, api: Api) -> None:
+        needs: dict[str, Row] = {"one": {"gpu": 1}, "four": {"gpu": 4}}
+        spec = {"gpus": gpus(8)}
+        assert self.order(api, spec, needs, weights={"fit": 0}) == ["one", "four"]
+
+    def test_affinity_weighs_more(self, api: Api) -> None:
+        queue = api.queue()
+        node = api.node(gpus=gpus(8), labels={"zone": "a"})
+        api.needing(queue, gpu=8)
+        liked = api.spawn(
+            queue, placement=preferring(100, zone="a") | {"resources": {"gpu_milli": 1}}
+        )
+        assert api.claimed(node, queue) == [liked]
+
+
+class TestWindowAndProbe:
+    """A claim walks `window` entries of the global order and the heads of `probe` classes."""
+
+    def backlog(self, api: Api, count: int = 60, **policy: Any) -> str:
+        """A queue whose front this zone may not run."""
+        queue = api.queue(**policy)
+        batch = [{"task": "t", "options": {"affinity_tags": {"zone": "b"}}}] * count
+        api.rows("spawn_leases", queue=queue, leases=batch)
+        return queue
+
+    def test_beyond_the_window_the_probe_finds_it(self, api: Api) -> None:
+        queue, node = self.backlog(api, window=20, probe=1), api.node(labels={"zone": "a"})
+        lease = api.spawn(queue)
+        assert api.claimed(node, queue) == [lease]
+
+    def test_without_a_probe_the_window_is_all(self, api: Api) -> None:
+        node = api.node(labels={"zone": "a"})
+        for window, found in [(20, 0), (61, 1)]:
+            queue = self.backlog(api, window=window, probe=0)
+            api.spawn(queue)
+            assert len(api.claim(node, queue)) == found
+
+    def test_the_front_is_seen_however_many_classes_there_are(self, api: Api) -> None:
+        """The oldest entry of the lowest rank is always in, even if its class is not probed."""
+        queue, node = api.queue(window=20, probe=1), api.node(labels={"zone": "a"})
+        urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
+        api.spawn(queue, placement=preferring(100, zone="a"))
+        assert api.claimed(node, queue) == [urgent]
+
+    def test_probes_go_to_the_best_classes(self, api: Api) -> None:
+        queue = self.backlog(api, window=1, probe=1)
+        node = api.node(labels={"zone": "a"})
+        api.spawn(queue)
+        liked = api.spawn(queue, placement=preferring(100, zone="a"))
+        assert api.claimed(node, queue) == [liked]

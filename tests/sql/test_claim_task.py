@@ -1,0 +1,177 @@
+"""claim_task: what a node gets and when it gets nothing; order and capacity have other files."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import GENERATION, NOBODY, Api, token
+
+
+def test_the_row(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(claim_timeout=60), api.node()
+    lease = api.spawn(queue, "resize", {"n": 1}, headers={"h": 2})
+    assert api.claim(node, queue) == [
+        {
+            "lease_id": lease,
+            "claim_token": GENERATION + 1,
+            "attempt": 1,
+            "queue": queue,
+            "task_name": "resize",
+            "params": {"n": 1},
+            "headers": {"h": 2},
+            "score": 0,
+            "expires_at": clock.now() + timedelta(seconds=60),
+            "assignment": None,
+            "shard_id": 0,
+        }
+    ]
+    assert api.state(lease) == "claimed"
+
+
+def test_nothing_to_claim_is_no_row(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    assert api.claim(node, queue) == []
+    api.spawn(queue)
+    assert len(api.claim(node, queue)) == 1
+    assert api.claim(node, queue, qty=10) == []
+
+
+def test_as_many_as_asked_for(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    leases = [api.spawn(queue) for _ in range(30)]
+    assert api.claimed(node, queue, qty=7) == leases[:7]
+    assert api.claimed(node, queue, qty=1000) == leases[7:]
+
+
+def test_only_tasks_that_it_has_handlers_for(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    leases = {task: api.spawn(queue, task) for task in "abc"}
+    assert api.claimed(node, queue, qty=5, tasks=["c", "nobody"]) == [leases["c"]]
+    assert api.claimed(node, queue, qty=5, tasks=[]) == []
+    assert api.claimed(node, queue, qty=5) == [leases["a"], leases["b"]]
+
+
+def test_several_queues(api: Api) -> None:
+    """One order over all of them; a queue named twice is one queue."""
+    one, two, node = api.queue(claim_timeout=60), api.queue(claim_timeout=120), api.node()
+    leases = [api.spawn(queue) for queue in (one, two, one)]
+    rows = api.claim(node, one, two, one, qty=5)
+    assert [(row["lease_id"], row["queue"]) for row in rows] == list(
+        zip(leases, (one, two, one), strict=True)
+    )
+    assert rows[1]["expires_at"] - rows[0]["expires_at"] == timedelta(seconds=60)
+
+
+def test_a_timeout_of_the_call(api: Api, clock: Clock) -> None:
+    """It stands in for the queue's, not for the lease's own; heartbeats extend by it."""
+    queue, node = api.queue(claim_timeout=60), api.node()
+    api.spawn(queue)
+    api.spawn(queue, claim_timeout=300)
+    rows = api.claim(node, queue, qty=2, claim_timeout=timedelta(seconds=10))
+    spans = [row["expires_at"] - clock.now() for row in rows]
+    assert spans == [timedelta(seconds=10), timedelta(seconds=300)]
+
+
+def test_due_leases_are_promoted_on_the_way(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    late, soon = api.spawn(queue, delay=20), api.spawn(queue, delay=10)
+    clock.advance(timedelta(seconds=10))
+    assert api.claimed(node, queue, qty=5) == [soon]
+    clock.advance(timedelta(seconds=10))
+    assert api.claimed(node, queue, qty=5) == [late]
+
+
+def test_a_claim_promotes_a_bounded_number(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    batch = [{"task": "t", "options": {"delay": 1}}] * 100
+    api.rows("spawn_leases", queue=queue, leases=batch)
+    clock.advance(timedelta(seconds=1))
+    assert len(api.claim(api.node(), queue)) == 1
+    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    assert 1 <= row["pending"] < 50
+    assert row["pending"] + row["scheduled"] == 99
+
+
+def test_not_after_its_deadline(api: Api, clock: Clock) -> None:
+    """Even while nobody has reaped it."""
+    queue, node = api.queue(), api.node()
+    deadline = (clock.now() + timedelta(minutes=1)).isoformat()
+    late, other = api.spawn(queue, deadline=deadline), api.spawn(queue)
+    clock.advance(timedelta(minutes=1))
+    assert api.claimed(node, queue, qty=5) == [other]
+    assert api.state(late) == "pending"
+
+
+def test_until_its_deadline(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    lease = api.spawn(queue, deadline=(clock.now() + timedelta(minutes=1)).isoformat())
+    clock.advance(timedelta(seconds=59))
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_a_claim_is_a_sign_of_life(api: Api, clock: Clock) -> None:
+    node = api.node(heartbeat_timeout=45)
+    clock.advance(timedelta(seconds=40))
+    api.claim(node, api.queue())
+    assert api.used(node)["seen_at"] == clock.now()
+
+
+def test_a_node_that_was_silent_may_claim(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node(heartbeat_timeout=45)
+    clock.advance(timedelta(hours=1))
+    lease = api.spawn(queue)
+    assert api.claimed(node, queue) == [lease]
+    assert api.used(node)["live"]
+
+
+def test_tokens_rise_with_every_grant(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    tokens = [claim["claim_token"]]
+    for _ in range(3):
+        api.rows("release_lease", **token(claim))
+        [claim] = api.claim(node, queue)
+        tokens.append(claim["claim_token"])
+    assert tokens == [GENERATION + n for n in (1, 2, 3, 4)]
+
+
+def test_who_may_not_ask(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    api.spawn(queue)
+    for epoch in (0, 2, -1, 2**60, None):
+        refusal = api.refused("QHN03", "claim_task", queues=[queue], node=node.node_id, epoch=epoch)
+        assert refusal.detail["node_epoch"] == 1
+    for unknown in (NOBODY, None):
+        refusal = api.refused("QHN01", "claim_task", queues=[queue], node=unknown, epoch=1)
+        assert refusal.detail.get("node_id") == (str(unknown) if unknown else None)
+
+
+def test_unknown_queues(api: Api) -> None:
+    """One that exists beside it does not help."""
+    queue, node = api.queue(), api.node()
+    api.spawn(queue)
+    refusal = api.refused("QHQ01", "claim_task", queues=[queue, "nowhere"], **node.who)
+    assert refusal.detail["queue"] == "nowhere"
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("p_queues", {"queues": None}),
+        ("p_queues", {"queues": []}),
+        ("p_queues", {"queues": ["a", None]}),
+        ("p_queues", {"queues": ["a"] * 1001}),
+        ("p_qty", {"qty": 0}),
+        ("p_qty", {"qty": -1}),
+        ("p_qty", {"qty": 1001}),
+        ("p_qty", {"qty": None}),
+        ("p_claim_timeout", {"claim_timeout": timedelta(0)}),
+        ("p_claim_timeout", {"claim_timeout": timedelta(seconds=-1)}),
+        ("p_claim_timeout", {"claim_timeout": timedelta(days=3651)}),
+    ],
+)
+def test_bad_arguments(api: Api, field: str, bad: dict[str, Any]) -> None:
+    arguments = {"queues": [api.queue()]} | api.node().who | bad
+    assert api.refused("QHA01", "claim_task", **arguments).field == field

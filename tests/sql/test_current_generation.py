@@ -1,0 +1,66 @@
+"""The generation that leads every token: it rises when the server is another one than last time."""
+
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from tests.sql.api import GENERATION, Api, token
+
+
+def generation(conn: psycopg.Connection) -> int:
+    """The shard's generation now."""
+    row = conn.execute("select generation from hwqueue.shard where shard_id = 0").fetchone()
+    assert row is not None
+    value = row[0]
+    assert isinstance(value, int)
+    return value
+
+
+def test_a_token_is_generation_and_counter(api: Api, conn: psycopg.Connection) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    assert claim["claim_token"] == generation(conn) * GENERATION + 1
+    api.rows("release_lease", **token(claim))
+    [claim] = api.claim(node, queue)
+    assert claim["claim_token"] == generation(conn) * GENERATION + 2
+
+
+def test_the_same_server_keeps_it(api: Api, conn: psycopg.Connection) -> None:
+    api.running(api.queue())
+    before = generation(conn)
+    api.running(api.queue())
+    api.rows("reap")
+    assert generation(conn) == before
+
+
+@pytest.mark.parametrize("function", ["claim_task", "reap", "adopt_lease"])
+def test_another_timeline_raises_it(api: Api, conn: psycopg.Connection, function: str) -> None:
+    """As after a failover: what was granted there may be lost here, and its tokens with it."""
+    queue, node = api.queue(), api.node()
+    old = api.running(queue, node)
+    api.rows("release_lease", **token(old))
+    before = generation(conn)
+    conn.execute("update hwqueue.shard set timeline = timeline + 1")
+    if function == "reap":
+        api.rows("reap")
+    elif function == "adopt_lease":
+        api.rows("adopt_lease", queue=queue, node=node.node_id, task="t")
+    [new] = api.claim(node, queue)
+    assert generation(conn) > before
+    assert new["claim_token"] == generation(conn) * GENERATION + 2 > old["claim_token"]
+
+
+@pytest.mark.parametrize("column", ["system_identifier", "timeline"])
+def test_reap_sees_another_server(api: Api, conn: psycopg.Connection, column: str) -> None:
+    api.rows("reap")
+    before = generation(conn)
+    changes: dict[str, LiteralString] = {
+        "system_identifier": "update hwqueue.shard set system_identifier = system_identifier + 1",
+        "timeline": "update hwqueue.shard set timeline = timeline + 1",
+    }
+    conn.execute(changes[column])
+    api.rows("reap")
+    assert generation(conn) == before + 1
+    api.rows("reap")
+    assert generation(conn) == before + 1

@@ -1,0 +1,131 @@
+"""Remembered eligibility is right at once, whatever changes: classes, labels, nodes."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from tests.fix_db import Clock
+from tests.sql.api import Api, Node, token
+
+
+def zone(name: str) -> dict[str, Any]:
+    """Spawn options that ask for a zone."""
+    return {"affinity_tags": {"zone": name}}
+
+
+def relabel(api: Api, node: Node, **spec: Any) -> Node:
+    """The same instance with other facts."""
+    return api.node(node.node_id, name=node.name, **spec)
+
+
+def test_a_class_that_is_new(api: Api) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a", "n": 1})
+    assert api.claim(node, queue) == []
+    for options in (zone("a"), {}, {"placement": {"require": [{"tags": {"n": 1}}]}}):
+        lease = api.spawn(queue, **options)
+        assert api.claimed(node, queue) == [lease]
+    api.spawn(queue, **zone("b"))
+    assert api.claim(node, queue) == []
+
+
+def test_a_node_that_is_new(api: Api) -> None:
+    """With the profile of another, and with one of its own."""
+    queue, first = api.queue(), api.node(labels={"zone": "x"})
+    leases = [api.spawn(queue, **zone("x")) for _ in range(2)]
+    assert api.claimed(first, queue) == leases[:1]
+    assert api.claimed(api.node(labels={"zone": "x", "more": 1}), queue) == leases[1:]
+    lease = api.spawn(queue, **zone("x"))
+    assert api.claimed(api.node(labels={"zone": "x"}), queue) == [lease]
+
+
+def test_labels_to_and_fro(api: Api) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    for name in "abab":
+        other = "b" if name == "a" else "a"
+        node = relabel(api, node, labels={"zone": name})
+        leases = [api.spawn(queue, **zone(z)) for z in (other, name)]
+        assert api.claimed(node, queue, qty=5) == leases[1:]
+        relabel(api, node, labels={"zone": other})
+        assert api.claimed(node, queue, qty=5) == leases[:1]
+
+
+def test_rack_and_resources(api: Api) -> None:
+    queue, disk = api.queue(), str(uuid4())
+    node = api.node(rack=1)
+    in_rack = api.spawn(queue, placement={"require": [{"rack": [2, 3]}]})
+    with_disk = api.spawn(queue, placement={"require": [{"resource": disk}]})
+    assert api.claim(node, queue) == []
+    assert api.claimed(relabel(api, node, rack=2), queue, qty=5) == [in_rack]
+    assert api.claimed(relabel(api, node, resources=[disk]), queue, qty=5) == [with_disk]
+    api.spawn(queue, placement={"require": [{"resource": disk}]})
+    assert api.claim(relabel(api, node), queue) == []
+
+
+def test_classes_that_name_a_node(api: Api) -> None:
+    queue, node, other = api.queue(), api.node(), api.node()
+    for lease_node, expected in [(node, 1), (other, 0)]:
+        api.spawn(queue, placement={"require": [{"node": str(lease_node.node_id)}]})
+        assert len(api.claim(node, queue)) == expected
+    assert len(api.claim(other, queue)) == 1
+    api.spawn(queue, placement={"require": [{"node": str(node.node_id), "away": True}]})
+    assert api.claim(node, queue) == []
+    assert len(api.claim(other, queue)) == 1
+
+
+def test_a_lease_named_before_its_node_exists(api: Api) -> None:
+    queue, node_id = api.queue(), uuid4()
+    lease = api.spawn(queue, placement={"require": [{"node": str(node_id)}]})
+    assert api.claim(api.node(), queue) == []
+    assert api.claimed(api.node(node_id), queue) == [lease]
+
+
+def test_a_class_that_was_pruned_and_comes_back(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(retain_completed=0), api.node(labels={"zone": "a"})
+    for _ in range(2):
+        lease = api.spawn(queue, **zone("a"))
+        [claim] = api.claim(node, queue)
+        assert claim["lease_id"] == lease
+        api.rows("complete_lease", **token(claim))
+        clock.advance(timedelta(days=1))
+        while sum(api.row("prune").values()):
+            pass
+
+
+def test_a_class_from_a_transaction_that_began_before(api: Api, dsn: str) -> None:
+    """It commits after the node has judged later ones."""
+    queue, node = api.queue(), api.node()
+    with psycopg.connect(dsn) as early:
+        slow = Api(early).spawn(queue, labels={"early": ""})
+        fast = api.spawn(queue, labels={"late": ""})
+        assert api.claimed(node, queue, qty=5) == [fast]
+        early.commit()
+    assert api.claimed(node, queue, qty=5) == [slow]
+
+
+def test_a_transaction_sees_its_own_spawns(api: Api, conn: psycopg.Connection) -> None:
+    queue, node = api.queue(), api.node()
+    with conn.transaction():
+        lease = api.spawn(queue, labels={"own": ""})
+        assert api.claimed(node, queue) == [lease]
+    later = api.spawn(queue, labels={"own": ""})
+    assert api.claimed(node, queue) == [later]
+
+
+def test_a_rolled_back_judgement_is_made_again(api: Api, conn: psycopg.Connection) -> None:
+    queue, node = api.queue(), api.node()
+    lease = api.spawn(queue, labels={"again": ""})
+    with conn.transaction(force_rollback=True):
+        assert api.claimed(node, queue) == [lease]
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_a_queue_made_anew(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    for _ in range(2):
+        api.spawn(queue, **zone("b"))
+        lease = api.spawn(queue)
+        assert api.claimed(node, queue, qty=5) == [lease]
+        api.rows("drop_queue", queue=queue, force=True)
+        api.rows("create_queue", queue=queue)

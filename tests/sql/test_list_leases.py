@@ -1,0 +1,79 @@
+"""list_leases: newest first, a page at a time, by queue, state and task."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import Api, token
+
+
+def listed(api: Api, **filters: Any) -> list[UUID]:
+    """The ids in the order listed."""
+    return [row["lease_id"] for row in api.rows("list_leases", **filters)]
+
+
+def spawned(api: Api, clock: Clock, queue: str, count: int, task: str = "a") -> list[UUID]:
+    """Leases, newest first; ids tell milliseconds apart."""
+    leases = []
+    for _ in range(count):
+        clock.advance(timedelta(milliseconds=1))
+        leases.append(api.spawn(queue, task))
+    return leases[::-1]
+
+
+def test_newest_first(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    leases = spawned(api, clock, queue, 4)
+    assert listed(api, queue=queue) == leases
+    assert listed(api)[:4] == leases
+
+
+def test_pages(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    leases = spawned(api, clock, queue, 5)
+    assert listed(api, queue=queue, limit=2) == leases[:2]
+    assert listed(api, queue=queue, limit=2, before=leases[1]) == leases[2:4]
+    assert listed(api, queue=queue, limit=2, before=leases[3]) == leases[4:]
+
+
+def test_filters(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(max_attempts=1), api.node()
+    [scheduled] = [api.spawn(queue, delay=60)]
+    by_state = {"scheduled": scheduled}
+    for state in ("completed", "failed", "cancelled", "claimed"):
+        claim = api.running(queue, node)
+        by_state[state] = claim["lease_id"]
+        if state == "completed":
+            api.rows("complete_lease", **token(claim))
+        elif state == "failed":
+            api.rows("fail_lease", **token(claim), error={})
+        elif state == "cancelled":
+            api.rows("cancel_lease", lease=claim["lease_id"])
+            api.rows("release_lease", **token(claim))
+    by_state["pending"] = api.spawn(queue, "rare")
+    for state, lease in by_state.items():
+        assert listed(api, queue=queue, state=state) == [lease]
+        assert api.row("list_leases", queue=queue, state=state)["state"] == state
+    assert listed(api, task="rare") == [by_state["pending"]]
+    assert listed(api, queue=queue, task="rare", state="claimed") == []
+
+
+def test_the_columns_agree_with_get_lease(api: Api) -> None:
+    queue = api.queue()
+    lease = api.running(queue, labels={"a": "b"}, headers={"h": 1})["lease_id"]
+    row, whole = api.row("list_leases", queue=queue), api.lease(lease)
+    assert whole.items() >= row.items()
+    assert whole.keys() - row.keys() == {"params", "result", "attempts", "assignment"}
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10001, None])
+def test_bad_limits(api: Api, limit: int | None) -> None:
+    assert api.refused("QHA01", "list_leases", limit=limit).field == "p_limit"
+
+
+def test_bad_filters(api: Api) -> None:
+    assert api.refused("QHA01", "list_leases", state="open").field == "p_state"
+    assert api.refused("QHQ01", "list_leases", queue="nowhere").detail["queue"] == "nowhere"

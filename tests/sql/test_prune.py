@@ -1,0 +1,166 @@
+"""prune: what a queue keeps no longer goes, and all that hung on it."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import Api, token
+
+DAY = timedelta(days=1)
+DAYS = 86400
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(api: Api, clock: Clock) -> None:
+    """prune looks at the whole shard: leave nothing to it from the test before."""
+    clock.advance(365 * DAY)
+    while sum(api.row("prune").values()):
+        pass
+
+
+def finished(api: Api, queue: str, state: str, **options: Any) -> UUID:
+    """A lease that ended so."""
+    claim = api.running(queue, **options)
+    if state == "completed":
+        api.rows("complete_lease", **token(claim))
+    else:
+        if state == "cancelled":
+            api.rows("cancel_lease", lease=claim["lease_id"])
+        api.rows("fail_lease", **token(claim), error={}, retry=False)
+    lease: UUID = claim["lease_id"]
+    return lease
+
+
+def gone(api: Api, *leases: UUID) -> list[bool]:
+    """Which of the leases are on record no more."""
+    known = {row["lease_id"] for row in api.rows("list_leases", limit=10000)}
+    return [lease not in known for lease in leases]
+
+
+def test_each_state_has_its_time(api: Api, clock: Clock) -> None:
+    queue = api.queue(retain_completed=2 * DAYS, retain_failed=4 * DAYS)
+    leases = [finished(api, queue, state) for state in ("completed", "failed", "cancelled")]
+    open_lease = api.spawn(queue)
+    for days, expected in [(2, [False] * 3), (0.1, [True, False, True]), (2, [True] * 3)]:
+        clock.advance(days * DAY)
+        api.rows("prune")
+        assert gone(api, *leases) == expected
+    assert gone(api, open_lease) == [False]
+
+
+def test_failures_may_go_first(api: Api, clock: Clock) -> None:
+    queue = api.queue(retain_completed=4 * DAYS, retain_failed=0)
+    leases = [finished(api, queue, state) for state in ("completed", "failed")]
+    clock.advance(DAY)
+    assert api.row("prune")["leases"] == 1
+    assert gone(api, *leases) == [False, True]
+
+
+def test_attempts_and_keys_go_with_the_lease(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    queue = api.queue(retain_failed=DAYS)
+    lease = finished(api, queue, "failed", idempotency_key="k")
+    clock.advance(2 * DAY)
+    assert api.row("prune")["leases"] == 1
+    row = api.row("spawn_lease", queue=queue, task="other", options={"idempotency_key": "k"})
+    assert row["created"]
+    count = conn.execute("select count(*) from hwqueue.attempt where lease_id = %s", [lease])
+    assert count.fetchone() == (0,)
+
+
+def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
+    queue, other = api.queue(retain_completed=0), api.queue(retain_completed=0)
+    for _ in range(3):
+        finished(api, queue, "completed")
+    finished(api, other, "completed")
+    clock.advance(DAY)
+    assert [api.row("prune", limit=2)["leases"] for _ in range(3)] == [2, 2, 0]
+
+
+def classes(conn: psycopg.Connection, label: str) -> list[tuple[int, bool]]:
+    """The classes with the label: id, and whether spawns pass it by."""
+    return conn.execute(
+        "select class_id, retired_at is not null from hwqueue.placement_class"
+        " where labels ? %s order by class_id",
+        [label],
+    ).fetchall()
+
+
+def test_classes_go_in_two_steps(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Retired first; deleted once nobody can have found it unretired."""
+    queue = api.queue(retain_completed=0)
+    finished(api, queue, "completed", labels={"steps": ""})
+    [(first, retired)] = classes(conn, "steps")
+    assert not retired
+    clock.advance(DAY)
+    api.rows("prune")
+    assert classes(conn, "steps") == [(first, True)]
+    assert api.row("prune")["classes"] >= 1
+    assert classes(conn, "steps") == []
+
+
+def test_a_retired_class_is_not_found_again(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    queue, node = api.queue(retain_completed=0), api.node()
+    finished(api, queue, "completed", labels={"retired": ""})
+    clock.advance(DAY)
+    api.rows("prune")
+    lease = api.spawn(queue, labels={"retired": ""})
+    assert [retired for _, retired in classes(conn, "retired")] == [True, False]
+    assert api.claimed(node, queue) == [lease]
+    api.rows("prune")
+    assert [retired for _, retired in classes(conn, "retired")] == [False]
+
+
+def test_a_spawn_in_flight_keeps_the_class(
+    api: Api, clock: Clock, conn: psycopg.Connection, dsn: str
+) -> None:
+    """It found the class unretired and commits only after both steps were tried."""
+    queue = api.queue(retain_completed=0)
+    finished(api, queue, "completed", labels={"flight": ""})
+    clock.advance(DAY)
+    with psycopg.connect(dsn) as other:
+        lease = Api(other).spawn(queue, labels={"flight": ""})
+        api.rows("prune")
+        api.rows("prune")
+        assert [retired for _, retired in classes(conn, "flight")] == [True]
+        other.commit()
+    api.rows("prune")
+    assert [retired for _, retired in classes(conn, "flight")] == [True]
+    assert api.claimed(api.node(), queue) == [lease]
+
+
+def test_a_class_in_use_and_a_young_one_stay(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    queue = api.queue(retain_completed=0)
+    api.spawn(queue, labels={"used": ""})
+    clock.advance(DAY)
+    finished(api, api.queue(retain_completed=0), "completed", labels={"young": ""})
+    clock.advance(timedelta(minutes=50))
+    api.rows("prune")
+    assert [retired for _, retired in classes(conn, "used")] == [False]
+    assert [retired for _, retired in classes(conn, "young")] == [False]
+
+
+def test_nodes_long_deregistered(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    node, kept = api.node(), api.node()
+    api.rows("deregister_node", node=node.node_id)
+    clock.advance(29 * DAY)
+    assert api.row("prune")["nodes"] == 0
+    clock.advance(2 * DAY)
+    assert api.row("prune")["nodes"] == 1
+    left = conn.execute("select node_id from hwqueue.node").fetchall()
+    assert (node.node_id,) not in left
+    assert (kept.node_id,) in left
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1000001, None])
+def test_bad_limits(api: Api, limit: int | None) -> None:
+    assert api.refused("QHA01", "prune", limit=limit).field == "p_limit"

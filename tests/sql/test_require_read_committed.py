@@ -1,0 +1,72 @@
+"""Functions that decide on what they read after their locks refuse other isolation levels."""
+
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from tests.sql.api import TASK, Api, read_refusal
+
+ID = uuid4()
+LEASE = {"lease": ID}
+CLAIM = {"lease": ID, "token": 1}
+NODE = {"node": ID}
+EPOCH = {"node": ID, "epoch": 1}
+REFUSING: dict[str, dict[str, Any]] = {
+    "adopt_lease": {"queue": "q", "node": ID, "task": TASK},
+    "cancel_lease": LEASE,
+    "claim_task": EPOCH | {"queues": ["q"]},
+    "complete_lease": CLAIM,
+    "cordon_node": NODE,
+    "deregister_node": NODE,
+    "drain_node": NODE,
+    "extend_claim": CLAIM | {"extend": None},
+    "fail_lease": CLAIM | {"error": {}},
+    "heartbeat_node": EPOCH,
+    "prune": {},
+    "reap": {},
+    "register_node": {"node": ID, "spec": {}},
+    "release_lease": CLAIM,
+    "requeue_failed": {"queue": "q"},
+    "requeue_lease": LEASE,
+    "settle_and_claim": EPOCH | {"settle": [], "queues": ["q"]},
+    "uncordon_node": NODE,
+    "update_lease": LEASE | {"changes": {}},
+}
+SERVING: dict[str, dict[str, Any]] = {
+    "spawn_lease": {"queue": "q", "task": TASK},
+    "spawn_leases": {"queue": "q", "leases": [{"task": TASK}]},
+    "list_leases": {},
+    "list_nodes": {},
+    "list_queues": {},
+    "match_nodes": {"placement": {}},
+}
+LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
+
+
+@pytest.fixture(autouse=True)
+def _queue(api: Api) -> None:
+    api.rows("create_queue", queue="q")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("function", REFUSING)
+def test_refused(api: Api, conn: psycopg.Connection, function: str, level: IsolationLevel) -> None:
+    conn.isolation_level = level
+    with pytest.raises(psycopg.Error) as caught, conn.transaction():
+        api.rows(function, **REFUSING[function])
+    refusal = read_refusal(caught.value)
+    assert refusal.code == "QHA02"
+    assert refusal.detail == {"isolation": level.name.lower().replace("_", " ")}
+    assert "read committed" in refusal.hint
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("function", SERVING)
+def test_served(api: Api, conn: psycopg.Connection, function: str, level: IsolationLevel) -> None:
+    """Spawning is the caller's business: it works in every transaction; so does looking."""
+    conn.isolation_level = level
+    with conn.transaction():
+        api.rows(function, **SERVING[function])

@@ -1,0 +1,181 @@
+"""Who may call what. The functions are the only way in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from hwqueue.schema.files import SQL_DIR
+from tests.sql.api import Api, Node, refusing, token
+
+PRODUCER, WORKER, OPERATOR, ADMIN = (
+    f"hwqueue_{role}" for role in ("producer", "worker", "operator", "admin")
+)
+ROLES = (PRODUCER, WORKER, OPERATOR, ADMIN)
+DENIED = "42501"  # insufficient_privilege
+
+# A function that is not here is nobody's but the owner's.
+MAY_CALL: dict[str, set[str]] = {
+    "schema_version": {PRODUCER, WORKER, OPERATOR, ADMIN},
+    "spawn_lease": {PRODUCER, OPERATOR, ADMIN},
+    "spawn_leases": {PRODUCER, OPERATOR, ADMIN},
+    "update_lease": {PRODUCER, OPERATOR, ADMIN},
+    "cancel_lease": {PRODUCER, OPERATOR, ADMIN},
+    "get_lease": {PRODUCER, OPERATOR, ADMIN},
+    "match_nodes": {PRODUCER, OPERATOR, ADMIN},
+    "register_node": {WORKER, ADMIN},
+    "heartbeat_node": {WORKER, ADMIN},
+    "claim_task": {WORKER, ADMIN},
+    "settle_and_claim": {WORKER, ADMIN},
+    "complete_lease": {WORKER, ADMIN},
+    "fail_lease": {WORKER, ADMIN},
+    "release_lease": {WORKER, ADMIN},
+    "extend_claim": {WORKER, ADMIN},
+    "claim_hint": {WORKER, OPERATOR, ADMIN},
+    "reap": {WORKER, OPERATOR, ADMIN},
+    "list_queues": {WORKER, OPERATOR, ADMIN},
+    "list_leases": {OPERATOR, ADMIN},
+    "list_nodes": {OPERATOR, ADMIN},
+    "requeue_lease": {OPERATOR, ADMIN},
+    "requeue_failed": {OPERATOR, ADMIN},
+    "pause_queue": {OPERATOR, ADMIN},
+    "resume_queue": {OPERATOR, ADMIN},
+    "cordon_node": {OPERATOR, ADMIN},
+    "uncordon_node": {OPERATOR, ADMIN},
+    "drain_node": {OPERATOR, ADMIN},
+    "deregister_node": {OPERATOR, ADMIN},
+    "adopt_lease": {OPERATOR, ADMIN},
+    "prune": {OPERATOR, ADMIN},
+    "create_queue": {ADMIN},
+    "set_queue_policy": {ADMIN},
+    "drop_queue": {ADMIN},
+}
+
+
+@contextmanager
+def acting_as(conn: psycopg.Connection, role: str) -> Iterator[None]:
+    """Run what is inside with the rights of a role."""
+    conn.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+    try:
+        yield
+    finally:
+        conn.execute("reset role")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_role_may_call_its_functions_and_no_others(
+    conn: psycopg.Connection, role: str
+) -> None:
+    rows = conn.execute(
+        "select proname, has_function_privilege(%s, oid, 'execute') from pg_proc"
+        " where pronamespace = 'hwqueue'::regnamespace",
+        [role],
+    ).fetchall()
+    assert {name for name, may in rows if may} == {
+        name for name, roles in MAY_CALL.items() if role in roles
+    }
+
+
+def test_functions_are_not_open_to_everybody(conn: psycopg.Connection) -> None:
+    rows = conn.execute(
+        "select proname from pg_proc where pronamespace = 'hwqueue'::regnamespace"
+        " and has_function_privilege('public', oid, 'execute')"
+    ).fetchall()
+    assert rows == []
+    [usage] = conn.execute("select has_schema_privilege('public', 'hwqueue', 'usage')")
+    assert usage == (False,)
+
+
+def test_a_new_function_is_closed_by_the_grants(conn: psycopg.Connection) -> None:
+    """Postgres opens every new function to everybody; the grants come after them."""
+    conn.execute("create function hwqueue.fresh() returns int language sql return 1")
+    conn.execute((SQL_DIR / "grants.sql").read_bytes())
+    for role in ROLES:
+        with acting_as(conn, role), refusing(DENIED):
+            conn.execute("select hwqueue.fresh()")
+    conn.execute("drop function hwqueue.fresh()")
+
+
+@pytest.mark.parametrize("role", [*ROLES, "public"])
+def test_nobody_touches_a_table(conn: psycopg.Connection, role: str) -> None:
+    rows = conn.execute(
+        "select relname from pg_class where relnamespace = 'hwqueue'::regnamespace"
+        " and relkind in ('r', 'p', 'v', 'm')"
+        " and has_table_privilege(%s, oid,"
+        " 'select, insert, update, delete, truncate, references, trigger')",
+        [role],
+    ).fetchall()
+    assert rows == []
+    rows = conn.execute(
+        "select seqrelid::regclass::text from pg_sequence"
+        " where has_sequence_privilege(%s, seqrelid, 'usage, select, update')",
+        [role],
+    ).fetchall()
+    assert rows == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_roles_are_plain(conn: psycopg.Connection, role: str) -> None:
+    """They are granted to logins and cannot do anything else."""
+    row = conn.execute(
+        "select rolcanlogin, rolsuper, rolcreaterole, rolcreatedb, rolbypassrls, rolreplication"
+        " from pg_roles where rolname = %s",
+        [role],
+    ).fetchone()
+    assert row == (False,) * 6
+
+
+def test_what_runs_with_the_owners_rights_is_safe(conn: psycopg.Connection) -> None:
+    """Exactly the functions that others may call; none follows the caller's search_path."""
+    rows = conn.execute(
+        "select proname, proconfig from pg_proc"
+        " where pronamespace = 'hwqueue'::regnamespace and prosecdef and proname <> 'clock'"
+    ).fetchall()
+    assert {name for name, _ in rows} == MAY_CALL.keys()
+    for name, settings in rows:
+        assert "search_path=pg_catalog, pg_temp" in (settings or []), name
+
+
+def test_the_life_of_a_lease_by_roles(api: Api, conn: psycopg.Connection) -> None:
+    """Every step with no more than the rights of the role whose step it is."""
+    with acting_as(conn, ADMIN):
+        queue = api.queue()
+    with acting_as(conn, PRODUCER):
+        lease = api.spawn(queue)
+    node_id = uuid4()
+    with acting_as(conn, WORKER):
+        node: Node = api.node(node_id)
+        [claim] = api.claim(node, queue)
+        api.rows("heartbeat_node", **node.who)
+        assert api.value("fail_lease", **token(claim), error={}, retry=False) == "failed"
+    with acting_as(conn, OPERATOR):
+        assert api.value("requeue_lease", lease=lease) == "pending"
+        api.rows("cordon_node", node=node_id)
+        assert api.state(lease) == "pending"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_reaching_for_a_table_is_denied(conn: psycopg.Connection, role: str) -> None:
+    with acting_as(conn, role):
+        for statement in (
+            "select * from hwqueue.lease",
+            "delete from hwqueue.ready",
+            "update hwqueue.node_state set node_epoch = 1",
+            "insert into hwqueue.shard (shard_id) values (9)",
+        ):
+            with refusing(DENIED):
+                conn.execute(statement.encode())
+
+
+def test_calling_what_is_not_ones_own_is_denied(api: Api, conn: psycopg.Connection) -> None:
+    with acting_as(conn, PRODUCER), refusing(DENIED):
+        api.rows("claim_task", queues=["q"], node=uuid4(), epoch=1)
+    with acting_as(conn, WORKER), refusing(DENIED):
+        api.rows("spawn_lease", queue="q", task="t")
+    with acting_as(conn, WORKER), refusing(DENIED):
+        api.rows("uncordon_node", node=uuid4())
+    with acting_as(conn, OPERATOR), refusing(DENIED):
+        api.rows("drop_queue", queue="q")

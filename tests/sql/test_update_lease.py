@@ -1,0 +1,123 @@
+"""update_lease: a lease that waits can be changed."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import NOBODY, Api, token
+
+
+def test_placement(api: Api) -> None:
+    """All of it anew, the shorthands of its spawn included; seen by the next claim."""
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    lease = api.spawn(queue, affinity_tags={"zone": "b"})
+    assert api.claim(node, queue) == []
+    changes = {"placement": {"require": [{"tags": {"zone": "a"}}]}}
+    assert api.value("update_lease", lease=lease, changes=changes) == "pending"
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_labels(api: Api) -> None:
+    lease = api.spawn(api.queue(), labels={"app": "a"}, tenant="t", affinity_tags={"x": 1})
+    before = api.lease(lease)
+    api.rows("update_lease", lease=lease, changes={"labels": {"app": "b"}})
+    assert api.lease(lease) == before | {"labels": {"app": "b"}}
+    api.rows("update_lease", lease=lease, changes={"labels": None, "placement": None})
+    assert api.lease(lease) == before | {"labels": {}, "placement": {}}
+
+
+def test_priority(api: Api) -> None:
+    queue = api.queue()
+    first, second = api.spawn(queue, priority=3), api.spawn(queue, priority=2)
+    api.rows("update_lease", lease=second, changes={"priority": 4})
+    assert api.lease(second)["priority"] == 4
+    assert api.claimed(api.node(), queue, qty=2) == [second, first]
+
+
+def test_a_fresh_place_in_line(api: Api) -> None:
+    queue = api.queue()
+    first, second = api.spawn(queue), api.spawn(queue)
+    api.rows("update_lease", lease=first, changes={"labels": {}})
+    assert api.claimed(api.node(), queue, qty=2) == [second, first]
+
+
+def test_later_and_sooner(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    lease = api.spawn(queue)
+    later = clock.now() + timedelta(hours=1)
+    changes: dict[str, Any] = {"available_at": later.isoformat()}
+    assert api.value("update_lease", lease=lease, changes=changes) == "scheduled"
+    assert api.lease(lease)["available_at"] == later
+    assert api.claim(node, queue) == []
+    changes = {"available_at": clock.now().isoformat()}
+    assert api.value("update_lease", lease=lease, changes=changes) == "pending"
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_deadline(api: Api, clock: Clock) -> None:
+    soon = (clock.now() + timedelta(minutes=1)).isoformat()
+    given, taken = api.spawn(api.queue()), api.spawn(api.queue(), deadline=soon)
+    api.rows("update_lease", lease=given, changes={"deadline": soon})
+    api.rows("update_lease", lease=taken, changes={"deadline": None})
+    clock.advance(timedelta(minutes=2))
+    api.rows("reap")
+    assert (api.state(given), api.state(taken)) == ("failed", "pending")
+
+
+def test_attempts_and_tokens_go_on(api: Api) -> None:
+    queue, node = api.queue(retry={"kind": "fixed", "base": 60}), api.node()
+    old = api.running(queue, node)
+    api.rows("fail_lease", **token(old), error={"n": 1})
+    changes = {"priority": 1, "available_at": "2020-01-01T00:00:00Z"}
+    api.rows("update_lease", lease=old["lease_id"], changes=changes)
+    [new] = api.claim(node, queue)
+    assert (new["attempt"], new["claim_token"]) == (2, old["claim_token"] + 1)
+
+
+def test_nothing_to_change(api: Api) -> None:
+    lease = api.spawn(api.queue(), delay=60)
+    before = api.lease(lease)
+    assert api.value("update_lease", lease=lease, changes={}) == "scheduled"
+    assert api.lease(lease) == before
+
+
+def test_not_while_claimed(api: Api) -> None:
+    claim = api.running(api.queue())
+    refusal = api.refused("QHL07", "update_lease", lease=claim["lease_id"], changes={"priority": 1})
+    assert refusal.detail == {"lease_id": str(claim["lease_id"]), "state": "claimed"}
+
+
+def test_not_when_finished(api: Api) -> None:
+    claim = api.running(api.queue())
+    api.rows("complete_lease", **token(claim))
+    refusal = api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes={"priority": 1})
+    assert refusal.detail["state"] == "completed"
+    api.refused("QHL04", "update_lease", lease=NOBODY, changes={})
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "changes"),
+    [
+        ("QHA01", "changes", None),
+        ("QHA01", "changes", []),
+        ("QHA01", "changes.params", {"params": {}}),
+        ("QHA01", "changes.priority", {"priority": 40000}),
+        ("QHA01", "changes.labels.app", {"labels": {"app": 1}}),
+        ("QHA01", "changes.available_at", {"available_at": "2030-01-01 00:00"}),
+        ("QHA01", "changes.deadline", {"deadline": 7}),
+        ("QHC03", "changes.placement.require", {"placement": {"require": 1}}),
+        (
+            "QHC04",
+            "changes.placement.resources.gpu_milli",
+            {
+                "placement": {"resources": {"gpu": 1, "gpu_milli": 1}},
+            },
+        ),
+        ("QHC05", "changes.placement.spread", {"placement": {"spread": [1]}}),
+    ],
+)
+def test_bad_changes(api: Api, code: str, field: str, changes: Any) -> None:
+    lease = api.spawn(api.queue())
+    assert api.refused(code, "update_lease", lease=lease, changes=changes).field == field
