@@ -1937,7 +1937,7 @@ begin
       return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
                       and (p_value #>> '{}') ~ (p_values ->> 0), false);
     when 'version', 'semver' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number')
+      return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
                       and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
     when 'contains_all' then
       return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
@@ -2165,12 +2165,13 @@ $$;
 CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
+declare
+  v_required jsonb := hwqueue.normal_set(coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]'));
+  v_preferred jsonb := hwqueue.normal_set(coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]'));
 begin
-  return hwqueue.normalise_placement(
-    jsonb_strip_nulls(jsonb_build_object(
-      'require', coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]'),
-      'prefer', coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]'),
-      'resources', coalesce(p_left -> 'resources', p_right -> 'resources'))), p_field);
+  perform hwqueue.check_contradictions(v_required, p_field);
+  return jsonb_strip_nulls(jsonb_build_object('require', nullif(v_required, '[]'), 'prefer', nullif(v_preferred, '[]'),
+    'resources', coalesce(p_left -> 'resources', p_right -> 'resources')));
 end
 $$;
 
@@ -2195,6 +2196,23 @@ CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now t
   from hwqueue.lease l
   join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
   where l.shard_id = p_shard and l.lease_id = p_lease
+$$;
+
+CREATE TABLE hwqueue.shard (
+    shard_id integer NOT NULL,
+    generation bigint DEFAULT 1 NOT NULL,
+    system_identifier bigint,
+    timeline integer,
+    classes_pruned_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
+    CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
+);
+
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_shard.timeline is null then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
@@ -2353,10 +2371,10 @@ begin
     return jsonb_build_object('label', v_label, 'op', v_op);
   end if;
   if v_other is not null then
-    if v_values is not null or v_op in ('regexp', 'version', 'semver') then
+    if v_values is not null or v_op = 'regexp' then
       perform hwqueue.refuse('QHC03', format('%s: op %s does not go with other_label here', p_field, v_op),
         jsonb_build_object('field', p_field || '.other_label'),
-        'give either values or other_label; regexp, version and semver take values only');
+        'give either values or other_label; regexp takes values only: a pattern must be checked before it runs');
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
   end if;
@@ -2448,7 +2466,7 @@ begin
       v_when := jsonb_build_array(v_when);
     end if;
     v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0);
-    if v_weight <> 0 and v_when <> '[]' then
+    if v_weight <> 0 then  -- one that asks nothing holds everywhere, and counts
       v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
     end if;
   end loop;
@@ -2964,15 +2982,16 @@ begin
   if v_shard.timeline = p_timeline and v_shard.system_identifier = v_system then
     return v_shard.generation;
   end if;
-  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard for update;
-  if v_shard.timeline is distinct from p_timeline or v_shard.system_identifier is distinct from v_system then
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if found then
+    -- sees what the one before wrote: then nothing is left to do
     update hwqueue.shard s
-    set timeline = p_timeline, system_identifier = v_system,
-        generation = case when s.timeline is null then s.generation else greatest(s.generation + 1, p_timeline) end
-    where s.shard_id = p_shard
-    returning s.* into v_shard;
+    set timeline = p_timeline, system_identifier = v_system, generation = hwqueue.next_generation(s, p_timeline)
+    where s.shard_id = p_shard and (s.timeline is distinct from p_timeline or s.system_identifier is distinct from v_system);
+    select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+    return v_shard.generation;
   end if;
-  return v_shard.generation;
+  return hwqueue.next_generation(v_shard, p_timeline);
 end
 $$;
 
@@ -3635,21 +3654,23 @@ CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS j
     AS $$
 declare
   v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
-  v_require jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
+  v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
   v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
-  v_prefer jsonb := '[]'::jsonb;
+  v_preferred jsonb := '[]'::jsonb;
 begin
   if v_with is not null then
-    v_prefer := v_prefer || jsonb_build_object('when', jsonb_build_object('node', v_with));
+    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
+      jsonb_build_object('when', jsonb_build_object('node', v_with))), p_field || '.affinity_with');
   end if;
   if v_away is not null then
-    v_prefer := v_prefer || jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true));
+    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
+      jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
   end if;
-  if v_require = '[]' and v_prefer = '[]' then
+  if v_required = '[]' and v_preferred = '[]' then
     return v_placement;
   end if;
-  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_require, 'prefer', v_prefer), p_field);
+  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
 end
 $$;
 
@@ -3810,9 +3831,11 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $_$
   select hwqueue.is_version(p_version, p_kind)
-         and coalesce(bool_and(hwqueue.version_meets(p_version, m[1], m[2], p_kind)), false)
-  from unnest(string_to_array(p_range, ',')) part,
-       regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m
+         and bool_and(coalesce(
+               hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
+               and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
+  from unnest(string_to_array(left(p_range, 1025), ',')) part
+  left join lateral regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m on true
 $_$;
 
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
@@ -4049,17 +4072,6 @@ CREATE TABLE hwqueue.schema_info (
     roles_installed boolean NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT schema_info_singleton_check CHECK (singleton)
-);
-
-CREATE TABLE hwqueue.shard (
-    shard_id integer NOT NULL,
-    generation bigint DEFAULT 1 NOT NULL,
-    system_identifier bigint,
-    timeline integer,
-    classes_pruned_at timestamp with time zone,
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
-    CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
 ALTER TABLE ONLY hwqueue.alembic_version
@@ -4378,6 +4390,8 @@ REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_f
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 

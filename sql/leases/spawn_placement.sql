@@ -6,20 +6,22 @@ language plpgsql immutable
 as $$
 declare
   v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
-  v_require jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
+  v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
   v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
-  v_prefer jsonb := '[]'::jsonb;
+  v_preferred jsonb := '[]'::jsonb;
 begin
   if v_with is not null then
-    v_prefer := v_prefer || jsonb_build_object('when', jsonb_build_object('node', v_with));
+    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
+      jsonb_build_object('when', jsonb_build_object('node', v_with))), p_field || '.affinity_with');
   end if;
   if v_away is not null then
-    v_prefer := v_prefer || jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true));
+    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
+      jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
   end if;
-  if v_require = '[]' and v_prefer = '[]' then
+  if v_required = '[]' and v_preferred = '[]' then
     return v_placement;
   end if;
-  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_require, 'prefer', v_prefer), p_field);
+  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
 end
 $$;

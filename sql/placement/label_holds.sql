@@ -26,7 +26,7 @@ begin
       return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
                       and (p_value #>> '{}') ~ (p_values ->> 0), false);
     when 'version', 'semver' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number')
+      return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
                       and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
     when 'contains_all' then
       return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);

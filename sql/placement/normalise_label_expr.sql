@@ -26,10 +26,10 @@ begin
     return jsonb_build_object('label', v_label, 'op', v_op);
   end if;
   if v_other is not null then
-    if v_values is not null or v_op in ('regexp', 'version', 'semver') then
+    if v_values is not null or v_op = 'regexp' then
       perform hwqueue.refuse('QHC03', format('%s: op %s does not go with other_label here', p_field, v_op),
         jsonb_build_object('field', p_field || '.other_label'),
-        'give either values or other_label; regexp, version and semver take values only');
+        'give either values or other_label; regexp takes values only: a pattern must be checked before it runs');
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
   end if;

@@ -37,15 +37,17 @@ begin
 end
 $$;
 
--- Two placements ANDed: both lists of requirements and of preferences, and the resources of whichever names them.
+-- Two normal placements ANDed: both lists of requirements and of preferences, and the resources of whichever names them.
+-- Locks: none. Raises: QHC04. Idempotent: yes.
 create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
+declare
+  v_required jsonb := hwqueue.normal_set(coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]'));
+  v_preferred jsonb := hwqueue.normal_set(coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]'));
 begin
-  return hwqueue.normalise_placement(
-    jsonb_strip_nulls(jsonb_build_object(
-      'require', coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]'),
-      'prefer', coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]'),
-      'resources', coalesce(p_left -> 'resources', p_right -> 'resources'))), p_field);
+  perform hwqueue.check_contradictions(v_required, p_field);
+  return jsonb_strip_nulls(jsonb_build_object('require', nullif(v_required, '[]'), 'prefer', nullif(v_preferred, '[]'),
+    'resources', coalesce(p_left -> 'resources', p_right -> 'resources')));
 end
 $$;

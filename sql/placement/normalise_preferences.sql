@@ -27,7 +27,7 @@ begin
       v_when := jsonb_build_array(v_when);
     end if;
     v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0);
-    if v_weight <> 0 and v_when <> '[]' then
+    if v_weight <> 0 then  -- one that asks nothing holds everywhere, and counts
       v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
     end if;
   end loop;

@@ -96,12 +96,14 @@ as $$
          and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
 $$;
 
--- Does a label's text lie within the whole range? Text that is no version does not.
+-- Does a label's text lie within the whole range? Text that is no version does not, nor does any in a range that is none.
 create or replace function hwqueue.version_in_range(p_version text, p_range text, p_kind text) returns boolean
 language sql immutable parallel safe
 as $$
   select hwqueue.is_version(p_version, p_kind)
-         and coalesce(bool_and(hwqueue.version_meets(p_version, m[1], m[2], p_kind)), false)
-  from unnest(string_to_array(p_range, ',')) part,
-       regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m
+         and bool_and(coalesce(
+               hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
+               and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
+  from unnest(string_to_array(left(p_range, 1025), ',')) part
+  left join lateral regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m on true
 $$;

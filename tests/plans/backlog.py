@@ -1,46 +1,67 @@
-"""Large tables, made fast: copies of leases that were spawned properly."""
+"""Tables that are large enough for the planner to mind, made in a few seconds."""
+
+from uuid import UUID
 
 import psycopg
 
-from tests.sql.api import Api
+from tests.sql.api import TASK, Api, Node, Row
 
-BIG = ("ready", "lease", "claim", "scheduled", "attempt", "idempotency", "placement_class")
+# Tables that grow with the work there is: nobody may read one of them from end to end.
+BIG = ("ready", "lease", "claim", "scheduled", "placement_class")
+
+READY = 50_000
+FEW = 1_000
+CLAIMS = 5_000
+SCHEDULED = 5_000
+CLASSES = 3_000
+FILLER = "filler"  # the queue of all that only makes the tables large
 
 
-def multiply(conn: psycopg.Connection, queue: str, total: int) -> None:
-    """Copy the queue's waiting leases, class by class, until about `total` of them wait."""
+def fill(api: Api) -> None:
+    """Claims, scheduled leases and classes in numbers, beside what a test looks at."""
+    api.rows("create_queue", queue=FILLER, policy={"claim_timeout": 86400})
+    batch(api, FILLER, [{"affinity_tags": {"class": n}} for n in range(CLASSES)])
+    batch(api, FILLER, [{"delay": 86400}] * SCHEDULED)
+    api.spawn(FILLER)
+    multiply(api.conn, FILLER, "{}", CLAIMS)
+    busy = api.node()
+    while api.claim(busy, FILLER, qty=1000):
+        pass
+
+
+def batch(api: Api, queue: str, options: list[Row]) -> list[UUID]:
+    """Spawn leases with these options; their ids."""
+    leases = [{"task": TASK, "options": given} for given in options]
+    return [row["lease_id"] for row in api.rows("spawn_leases", queue=queue, leases=leases)]
+
+
+def multiply(conn: psycopg.Connection, queue: str, placement: str, times: int) -> None:
+    """Copy each of the queue's waiting leases with that placement so many times."""
     conn.execute(
         """
         with entry as (
           insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank,
-                                     class_id, lease_id, eligible_at, deadline)
+                                     class_id, lease_id, eligible_at)
           select r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank,
-                 r.class_id, hwqueue.new_id(), r.eligible_at, r.deadline
+                 r.class_id, hwqueue.new_id(), r.eligible_at
           from hwqueue.ready r
           join hwqueue.queue q using (shard_id, queue_id)
-          cross join generate_series(1, %(total)s / (select count(*) from hwqueue.ready x
-                                                     where x.queue_id = r.queue_id) - 1)
-          where q.name = %(queue)s
+          join hwqueue.placement_class c using (shard_id, class_id)
+          cross join generate_series(1, %(times)s)
+          where q.name = %(queue)s and c.placement @> %(placement)s::jsonb
           returning *
         )
         insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params,
                                    priority, tier, rank, position, available_at, created_at)
         select e.shard_id, e.lease_id, e.queue_id, e.class_id, c.task_name, '{}',
-               0, e.tier, e.rank, e.position, e.eligible_at, e.eligible_at
+               -e.rank, e.tier, e.rank, e.position, e.eligible_at, e.eligible_at
         from entry e join hwqueue.placement_class c using (shard_id, class_id)
         """,
-        {"queue": queue, "total": total},
+        {"queue": queue, "placement": placement, "times": times},
     )
 
 
-def analyze(conn: psycopg.Connection) -> None:
-    """What autovacuum would do in a while: statistics for the planner."""
-    conn.execute("vacuum analyze")
-
-
-def waiting(api: Api, queue: str) -> int:
-    """How many leases of the queue wait."""
-    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
-    count = row["pending"]
-    assert isinstance(count, int)
-    return count
+def warm(api: Api, node: Node, queue: str) -> None:
+    """Let the node judge what is new, and the session plan: neither is what a claim costs."""
+    for _ in range(2):
+        api.claim(node, queue)

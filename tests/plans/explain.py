@@ -1,8 +1,8 @@
 """What a call did: the plan of every statement in it, nested ones included, as auto_explain tells.
 
-    with explained(conn) as work:
-        api.claim(node, queue)
-    assert work.rows_read("ready") < 100
+with explained(conn) as work:
+    api.claim(node, queue)
+assert work.rows_read("ready") < 100
 """
 
 import json

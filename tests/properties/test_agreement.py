@@ -1,9 +1,7 @@
 """match_nodes, claim_task and the oracle answer alike, for any nodes, placement and load."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -17,15 +15,8 @@ from tests.oracle.affinity import affinity
 from tests.oracle.capacity import check_claims, eligible
 from tests.oracle.expressions import holds
 from tests.oracle.facts import Claim, Node
-from tests.properties.strategies import NODE_IDS, labels, node_specs, placements, resources
-
-CONTRADICTORY = "QHC04"
-# affinity alone, so that the score is the documented number
-ONLY_AFFINITY = {"weights": {"affinity": 1, "fit": 0, "spread": 0}}
-
-Specs = list[dict[str, Any]]
-_queues = count()
-clusters = st.tuples(*(node_specs(number) for number in range(3))).map(list)
+from tests.properties.cluster import CONTRADICTORY, Specs, clusters, registered
+from tests.properties.strategies import NODE_IDS, labels, placements, resources
 
 
 @given(specs=clusters, load=st.lists(resources, max_size=4), placement=placements)
@@ -92,22 +83,6 @@ def check_agreement(direct: Direct, cluster: Cluster, placement: Mapping[str, An
             score = matched[node.node_id]["score"]
             assert score == pytest.approx(affinity(placement, node))
     direct.cancel(lease)
-
-
-@contextmanager
-def registered(direct: Direct, specs: Specs) -> Iterator[tuple[str, dict[UUID, int]]]:
-    """Register the nodes and make a queue of this example's own; take both away at the end."""
-    queue = f"example-{next(_queues)}"
-    direct.create_queue(queue, ONLY_AFFINITY)
-    epochs = {
-        node: direct.register(node, spec) for node, spec in zip(NODE_IDS[:3], specs, strict=True)
-    }
-    try:
-        yield queue, epochs
-    finally:
-        direct.drop_queue(queue)
-        for node in epochs:
-            direct.deregister(node)
 
 
 def start_load(

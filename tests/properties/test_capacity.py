@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.direct import Direct
 from tests.oracle.capacity import check_claims, eligible
 from tests.oracle.facts import Claim, Node
+from tests.properties.cluster import Specs, clusters, registered
 from tests.properties.strategies import competing
-from tests.properties.test_agreement import Specs, clusters, registered
 
 
 @given(specs=clusters, asked=st.lists(competing, min_size=3, max_size=10), turns=st.randoms())

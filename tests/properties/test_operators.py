@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.direct import Direct
 from tests.oracle.affinity import affinity
 from tests.oracle.expressions import expr_holds, holds
+from tests.properties.cluster import CONTRADICTORY, ONLY_AFFINITY
 from tests.properties.many_nodes import OPERANDS, ManyNodes, register_many
 from tests.properties.strategies import exprs, preferences
-from tests.properties.test_agreement import CONTRADICTORY, ONLY_AFFINITY
 
 QUEUE = "scores"
 

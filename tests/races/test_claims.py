@@ -3,29 +3,17 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from tests.direct import Direct, Row
+from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, interleave
 
-QUEUE = "races"
 CLAIMERS = 20
 LEASES = 2_000
-SHORT = "300ms"  # a lock_timeout where nothing may wait
-
-
-def node_spec(number: int, **changes: Any) -> dict[str, Any]:
-    """A node that counts nothing."""
-    return {"name": f"node-{number}", "instance_id": "first"} | changes
-
-
-def register(conn: psycopg.Connection, number: int = 0, **changes: Any) -> tuple[UUID, int]:
-    """A new node; returns its id and epoch."""
-    node = uuid4()
-    return node, Direct(conn).register(node, node_spec(number, **changes))
 
 
 @pytest.mark.parametrize("first_commits", [True, False])

@@ -9,8 +9,8 @@ import pytest
 
 from tests.direct import Direct, Row
 from tests.fix_db import Clock
+from tests.races.cluster import QUEUE, SHORT, node_spec, register
 from tests.races.interleave import TIMEOUT, interleave
-from tests.races.test_claims import QUEUE, node_spec, register
 
 LOST = "QHL01"
 FINISHED = "QHL03"
@@ -178,7 +178,7 @@ def test_claim_passes_by_an_open_cancel(
 ) -> None:
     """A lease that is being cancelled is not granted; if the cancel is undone, it is."""
     lease = Direct(conn).spawn(QUEUE)["lease_id"]
-    with interleave(dsn, "300ms") as actor:
+    with interleave(dsn, SHORT) as actor:
         operator, worker = actor(), actor()
         operator.begin()
         assert operator.direct.cancel(lease) == "cancelled"

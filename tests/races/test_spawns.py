@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from tests.direct import Direct
+from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, interleave
-from tests.races.test_claims import QUEUE, SHORT, register
 
 NEW_CLASS = {
     "placement": {

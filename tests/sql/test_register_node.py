@@ -70,11 +70,12 @@ def test_the_older_instance_is_fenced(api: Api) -> None:
     queue, node = api.queue(), api.node()
     again(api, node)
     api.spawn(queue)
-    for function, arguments in [
-        ("claim_task", {"queues": [queue]}),
-        ("heartbeat_node", {"claims": []}),
-        ("settle_and_claim", {"settle": [], "queues": [queue]}),
-    ]:
+    calls: dict[str, dict[str, Any]] = {
+        "claim_task": {"queues": [queue]},
+        "heartbeat_node": {"claims": []},
+        "settle_and_claim": {"settle": [], "queues": [queue]},
+    }
+    for function, arguments in calls.items():
         refusal = api.refused("QHN03", function, **node.who, **arguments)
         assert (refusal.detail["node_epoch"], refusal.detail["given_epoch"]) == (2, 1)
 

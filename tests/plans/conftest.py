@@ -1,0 +1,32 @@
+"""One database with large tables for all guards of a file."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.fix_db import fresh_database
+from tests.plans.backlog import fill
+from tests.sql.api import Api
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A migrated database with much going on in it."""
+    with fresh_database(server_dsn, template) as made:
+        with psycopg.connect(made, autocommit=True) as conn:
+            fill(Api(conn))
+            conn.execute("vacuum analyze")
+        yield made
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    """The file's database."""
+    return database
+
+
+@pytest.fixture
+def api(conn: psycopg.Connection) -> Api:
+    """The SQL functions on the file's database."""
+    return Api(conn)

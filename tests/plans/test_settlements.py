@@ -1,0 +1,142 @@
+"""What keeps a lease moving finds its rows by index, however many there are."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.plans.backlog import BIG
+from tests.plans.explain import Work, explained
+from tests.sql.api import GENERATION, TASK, Api, Row, beat, settlement, token
+
+ROWS = 6  # of each large table that a call about one lease may read
+PAGES = 150  # that it may touch; 20 to 100 seen
+
+
+def bounded(work: Work, leases: int = 1) -> None:
+    """The work of a call about so many leases."""
+    assert work.whole_table_scans(*BIG) == []
+    for table in ("ready", "lease", "claim", "scheduled"):
+        assert work.rows_read(table) <= ROWS * leases, table
+    assert work.buffers <= PAGES + 40 * (leases - 1)
+
+
+SETTLING: list[tuple[str, Row]] = [
+    ("complete_lease", {"result": {"n": 1}}),
+    ("fail_lease", {"error": {}}),
+    ("fail_lease", {"error": {}, "retry": False}),
+    ("release_lease", {}),
+    ("release_lease", {"delay": timedelta(minutes=1)}),
+    ("extend_claim", {"extend": timedelta(minutes=1)}),
+]
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize(("function", "more"), SETTLING)
+def test_settling(api: Api, function: str, more: Row, counted: bool) -> None:
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 10**6} if counted else {})
+    needs = {"resources": {"cpu_milli": 1}}
+    first, second = (api.running(queue, node, placement=needs) for _ in range(2))
+    api.rows(function, **token(first), **more)
+    with explained(api.conn) as work:
+        api.rows(function, **token(second), **more)
+    bounded(work)
+
+
+def test_settling_and_claiming(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claims = [api.running(queue, node) for _ in range(10)]
+    api.spawn(queue)
+    with explained(api.conn) as work:
+        rows = api.rows(
+            "settle_and_claim",
+            **node.who,
+            settle=[settlement(claim) for claim in claims],
+            queues=[queue],
+        )
+    assert len(rows) == 11
+    bounded(work, leases=11)
+
+
+def test_heartbeats(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claims = [api.running(queue, node) for _ in range(20)]
+    with explained(api.conn) as work:
+        assert len(api.rows("heartbeat_node", **node.who, claims=beat(*claims))) == 20
+    bounded(work, leases=20)
+
+
+@pytest.mark.parametrize("due", [0, 10])
+def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
+    """It looks at what is due, and at nothing else."""
+    queue, node = api.queue(), api.node()
+    api.rows("reap", limit=100_000)  # what is new in the database, once
+    claims = [api.running(queue, node) for _ in range(due)]
+    late = "2020-01-01T00:00:00Z"
+    for _ in range(due):
+        api.spawn(queue, deadline=late)
+        api.spawn(queue, deadline=late, delay=60)
+    leases = [claim["lease_id"] for claim in claims]
+    conn.execute(
+        "update hwqueue.claim set expires_at = %s, check_at = %s where lease_id = any(%s)",
+        [late, late, leases],
+    )
+    with explained(api.conn) as work:
+        row = api.row("reap")
+    assert (row["expired"], row["deadlines"]) == (due, 2 * due)
+    for table in ("ready", "lease", "claim", "scheduled"):
+        assert work.rows_read(table) <= 3 * ROWS * due, table
+    assert work.whole_table_scans("ready", "lease", "claim", "scheduled") == []
+    assert work.buffers <= PAGES + 250 * due
+
+
+def test_pruning(api: Api) -> None:
+    api.rows("prune")
+    claim = api.running(api.queue(retain_completed=0), idempotency_key="k")
+    api.rows("complete_lease", **token(claim))
+    with explained(api.conn) as work:
+        assert api.row("prune")["leases"] == 1
+    assert work.whole_table_scans("lease", "claim", "ready", "scheduled") == []
+    assert work.rows_read("ready") == 0
+
+
+ONE_LEASE: list[tuple[str, dict[str, Any]]] = [
+    ("get_lease", {}),
+    ("update_lease", {"changes": {"priority": 3}}),
+    ("cancel_lease", {}),
+]
+
+
+@pytest.mark.parametrize(("function", "more"), ONE_LEASE)
+@pytest.mark.parametrize("delay", [0, 60])
+def test_calls_about_a_waiting_lease(
+    api: Api, function: str, more: dict[str, Any], delay: int
+) -> None:
+    first, second = (api.spawn(api.queue(), delay=delay) for _ in range(2))
+    api.rows(function, lease=first, **more)
+    with explained(api.conn) as work:
+        api.rows(function, lease=second, **more)
+    bounded(work)
+
+
+def test_spawning(api: Api) -> None:
+    """Of a class that exists already; a key is looked up like the rest."""
+    queue = api.queue()
+    for key in ("a", "b"):
+        with explained(api.conn) as work:
+            api.spawn(queue, idempotency_key=key)
+    bounded(work)
+    batch = [{"task": TASK, "options": {"idempotency_key": str(n)}} for n in range(50)]
+    with explained(api.conn) as work:
+        api.rows("spawn_leases", queue=queue, leases=batch)
+    bounded(work, leases=50)
+
+
+def test_a_token_that_settles_nothing(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    wrong = claim | {"claim_token": GENERATION * 2}
+    with explained(api.conn) as work:
+        api.rows("settle_and_claim", **node.who, settle=[settlement(wrong)], queues=[queue], qty=0)
+    bounded(work)
