@@ -4,7 +4,7 @@ import typer
 
 from benchmarks.ineligible import ineligible
 
-app = typer.Typer(no_args_is_help=False, help="Measure hwqueue; every figure is a ratio within one run.")
+app = typer.Typer(help="Measure hwqueue; every figure is a ratio within one run.")
 app.command("ineligible")(ineligible)
 
 

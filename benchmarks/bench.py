@@ -49,14 +49,17 @@ def databases(dsn: str | None, count: int) -> Iterator[list[str]]:
 def machine(dsn: str) -> dict[str, str]:
     """What the figures were measured on."""
     with psycopg.connect(dsn) as connection:
-        settings = {name: str(connection.execute(f"show {name}").fetchone()[0]) for name in SETTINGS}
+        rows = connection.execute(
+            "select name, current_setting(name) from pg_settings where name = any(%s)",
+            [list(SETTINGS)],
+        ).fetchall()
     return {
         "cpu": _cpu_model(),
         "cores": str(psutil.cpu_count()),
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
-        **settings,
+        **dict(rows),
     }
 
 
@@ -65,4 +68,5 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(models, "")

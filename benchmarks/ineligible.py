@@ -9,6 +9,7 @@ the medians, round by round.
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -21,18 +22,33 @@ from rich.table import Table
 
 from benchmarks.bench import Spread, databases, machine
 from hwqueue.client import Client
+from hwqueue.types import NodeSpec
 
 QUEUE = "bench"
 BATCH = 5000
 AIM = 1.2
 
 
+@dataclass(frozen=True)
+class Figures:
+    """What came out. Times are in milliseconds."""
+
+    backlog: int
+    claims_per_round: int
+    rounds: int
+    ratio: Spread
+    p50_ms_without: Spread
+    p50_ms_with: Spread
+    aim: float
+    machine: dict[str, str]
+
+
 def ineligible(
     backlog: Annotated[int, typer.Option(help="leases that the node may not run")] = 1_000_000,
     claims: Annotated[int, typer.Option(help="claims in each round")] = 500,
-    rounds: Annotated[int, typer.Option(help="rounds, at least 3")] = 7,
-    dsn: Annotated[str | None, typer.Option(help="server to measure; default: the embedded one")] = None,
-    output: Annotated[Path | None, typer.Option("--json", help="write the figures here, too")] = None,
+    rounds: Annotated[int, typer.Option(help="rounds", min=3)] = 7,
+    dsn: Annotated[str | None, typer.Option(help="server; default: the embedded one")] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="write the figures here")] = None,
 ) -> None:
     """Claim p50 with a backlog of ineligible leases over p50 with none (aim: at most 1.2)."""
     console = Console()
@@ -40,28 +56,25 @@ def ineligible(
         needed = claims * (rounds + 1)
         without = _prepare(empty, 0, needed, console)
         with_backlog = _prepare(full, backlog, needed, console)
-        ratios, times = [], ([], [])
-        for round_number in track(range(rounds + 1), "claiming", console=console):
-            halves = [without(claims), with_backlog(claims)]
-            if round_number == 0:
-                continue  # warms caches and plans
-            ratios.append(halves[1] / halves[0])
-            for kept, p50 in zip(times, halves, strict=True):
-                kept.append(p50)
-        figures = {
-            "question": "claim p50 with ineligible backlog / with none",
-            "backlog": backlog,
-            "claims_per_round": claims,
-            "rounds": rounds,
-            "ratio": Spread.of(ratios),
-            "p50_ms_without": Spread.of(times[0]),
-            "p50_ms_with": Spread.of(times[1]),
-            "aim": AIM,
-            "machine": machine(full),
-        }
+        for warm_up in (without, with_backlog):  # caches and plans
+            warm_up(claims)
+        pairs = [
+            (without(claims), with_backlog(claims))
+            for _ in track(range(rounds), "claiming", console=console)
+        ]
+        figures = Figures(
+            backlog,
+            claims,
+            rounds,
+            Spread.of([loaded / bare for bare, loaded in pairs]),
+            Spread.of([bare for bare, _ in pairs]),
+            Spread.of([loaded for _, loaded in pairs]),
+            AIM,
+            machine(full),
+        )
     _print(figures, console)
     if output:
-        output.write_text(json.dumps(figures, default=vars, indent=2), encoding="utf-8")
+        output.write_text(json.dumps(asdict(figures), indent=2), encoding="utf-8")
 
 
 def _prepare(dsn: str, backlog: int, eligible: int, console: Console) -> Callable[[int], float]:
@@ -70,14 +83,14 @@ def _prepare(dsn: str, backlog: int, eligible: int, console: Console) -> Callabl
     client.open()
     client.create_queue(QUEUE)
     node = uuid4()
-    epoch = client.register_node(
-        node, {"name": "bench", "instance_id": "1", "labels": {"pool": "cpu"}}
-    )
+    spec = NodeSpec(name="bench", instance_id="1", labels={"pool": "cpu"})
+    epoch = client.register_node(node, spec)
     unwanted = [
         {"task": "t", "options": {"affinity_tags": {"pool": "gpu", "kind": i % 10}}}
         for i in range(BATCH)
     ]
-    for start in track(range(0, backlog, BATCH), "backlog", console=console, disable=not backlog):
+    starts = range(0, backlog, BATCH)
+    for start in track(starts, "backlog", console=console, disable=not backlog):
         client.spawn_leases(QUEUE, unwanted[: backlog - start])
     wanted = [{"task": "t", "options": {"affinity_tags": {"pool": "cpu"}}}] * BATCH
     for start in range(0, eligible, BATCH):
@@ -97,15 +110,16 @@ def _claim(client: Client, node: UUID, epoch: int, count: int) -> float:
         if len(granted) != 1:
             raise RuntimeError("the benchmark ran out of leases: its sizes are wrong")
         client.complete_lease(granted[0].lease_id, granted[0].claim_token)
-    times.sort()
-    return 1000 * times[len(times) // 2]
+    return 1000 * Spread.of(times).median
 
 
-def _print(figures: dict[str, object], console: Console) -> None:
-    table = Table(title=str(figures["question"]), show_header=False)
-    for name, value in figures.items():
-        if name not in ("question", "machine"):
+def _print(figures: Figures, console: Console) -> None:
+    table = Table(
+        title="claim p50 with ineligible backlog / with none",
+        show_header=False,
+        title_justify="left",
+    )
+    for name, value in {**vars(figures), **figures.machine}.items():
+        if name != "machine":
             table.add_row(name, str(value))
-    for name, value in figures["machine"].items():  # type: ignore[attr-defined]
-        table.add_row(name, value)
     console.print(table)

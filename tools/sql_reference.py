@@ -22,13 +22,15 @@ INTRODUCTION = """# SQL functions
 
 Generated from `sql/` by `make reference`; do not edit.
 
-Everything that hwqueue does is a function in schema `hwqueue`: any language with a Postgres driver is a client. Pass arguments
-by name (`p_queue => 'default'`) and name the result columns that you read: later versions may add arguments with defaults and
-columns at the end. Errors have a SQLSTATE of class `QH` ([errors](errors.md)), JSON as detail, and a hint.
+Everything that hwqueue does is a function in schema `hwqueue`: any language with a Postgres
+driver is a client. Pass arguments by name (`p_queue => 'default'`) and name the result columns that
+you read: later versions may add arguments with defaults and columns at the end. Errors have a
+SQLSTATE of class `QH` ([errors](errors.md)), JSON as detail, and a hint.
 """
 # a comment block right above a function that anybody may be granted
 PUBLIC = re.compile(
-    r"(?P<comment>(?:^--[^\n]*\n)+)create or replace function hwqueue\.(?P<name>\w+)\((?P<arguments>[^$]*?)\)"
+    r"(?P<comment>(?:^--[^\n]*\n)+)"
+    r"create or replace function hwqueue\.(?P<name>\w+)\((?P<arguments>[^$]*?)\)"
     r"\s*returns (?P<result>[^$]*?)\s*^language \w+ \w+ security definer",
     re.MULTILINE | re.DOTALL,
 )

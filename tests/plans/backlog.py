@@ -14,16 +14,18 @@ FEW = 1_000
 CLAIMS = 5_000
 SCHEDULED = 5_000
 CLASSES = 3_000
-FILLER = "filler"  # the queue of all that only makes the tables large
+FILLER = "filler"  # the queue whose leases are all claimed
 
 
 def fill(api: Api) -> None:
     """Claims, scheduled leases and classes in numbers, beside what a test looks at."""
+    idle = api.queue()
+    for first in range(0, CLASSES, 500):
+        batch(api, idle, [{"affinity_tags": {"class": first + n}} for n in range(500)])
+    batch(api, idle, [{"delay": 86400}] * SCHEDULED)
     api.rows("create_queue", queue=FILLER, policy={"claim_timeout": 86400})
-    batch(api, FILLER, [{"affinity_tags": {"class": n}} for n in range(CLASSES)])
-    batch(api, FILLER, [{"delay": 86400}] * SCHEDULED)
     api.spawn(FILLER)
-    multiply(api.conn, FILLER, "{}", CLAIMS)
+    multiply(api.conn, FILLER, CLAIMS)
     busy = api.node()
     while api.claim(busy, FILLER, qty=1000):
         pass
@@ -35,8 +37,8 @@ def batch(api: Api, queue: str, options: list[Row]) -> list[UUID]:
     return [row["lease_id"] for row in api.rows("spawn_leases", queue=queue, leases=leases)]
 
 
-def multiply(conn: psycopg.Connection, queue: str, placement: str, times: int) -> None:
-    """Copy each of the queue's waiting leases with that placement so many times."""
+def multiply(conn: psycopg.Connection, queue: str, times: int) -> None:
+    """Copy each of the queue's waiting leases so many times."""
     conn.execute(
         """
         with entry as (
@@ -46,9 +48,8 @@ def multiply(conn: psycopg.Connection, queue: str, placement: str, times: int) -
                  r.class_id, hwqueue.new_id(), r.eligible_at
           from hwqueue.ready r
           join hwqueue.queue q using (shard_id, queue_id)
-          join hwqueue.placement_class c using (shard_id, class_id)
           cross join generate_series(1, %(times)s)
-          where q.name = %(queue)s and c.placement @> %(placement)s::jsonb
+          where q.name = %(queue)s
           returning *
         )
         insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params,
@@ -57,7 +58,7 @@ def multiply(conn: psycopg.Connection, queue: str, placement: str, times: int) -
                -e.rank, e.tier, e.rank, e.position, e.eligible_at, e.eligible_at
         from entry e join hwqueue.placement_class c using (shard_id, class_id)
         """,
-        {"queue": queue, "placement": placement, "times": times},
+        {"queue": queue, "times": times},
     )
 
 

@@ -1,6 +1,5 @@
 """A claim's cost has bounds that no backlog moves: rows of ready, rows of lease, pages."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -35,16 +34,16 @@ QUEUES: dict[str, tuple[list[dict[str, Any]], int]] = {
 
 
 @pytest.fixture(scope="module")
-def database(database: str) -> Iterator[str]:
+def database(database: str) -> str:
     """The large tables, and the queues above."""
     with psycopg.connect(database, autocommit=True) as conn:
         api = Api(conn)
         for name, (options, copies) in QUEUES.items():
             api.rows("create_queue", queue=slug(name), policy={"window": WINDOW, "probe": PROBE})
             batch(api, slug(name), options)
-            multiply(conn, slug(name), "{}", copies)
+            multiply(conn, slug(name), copies)
         conn.execute("vacuum analyze")
-    yield database
+    return database
 
 
 def slug(name: str) -> str:
