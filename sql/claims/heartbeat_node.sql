@@ -1,42 +1,59 @@
 -- A node's sign of life for itself and all its claims [{"lease_id", "claim_token"}] in one statement. Each claim that still
 -- stands is extended by p_extend or its own timeout; the verdict says what the worker should do:
 -- ok, cancelled (stop, it is not wanted any more), preempted (stop and hand back), lost (stop, do not settle).
--- Locks: node_state; the claims by lease_id. Raises: QHN01, QHN03, QHA01, QHA02. Idempotent: yes.
+-- A claim that somebody else holds (an open cancel, say) is not waited for: it answers ok and is extended the next time.
+-- Locks: node_state; the claims by lease_id, skip locked. Raises: QHN01, QHN03, QHA01, QHA02. Idempotent: yes.
 create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]', p_extend interval default null,
                                                   p_shard int default 0)
-returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int)
+returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_now timestamptz;
-  v_extended jsonb;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_heartbeat(p_claims, p_extend);
   perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
-  if coalesce(p_claims, '[]') = '[]' then
+  shard_id := p_shard;
+  for lease_id, claim_token in
+    select b.lease_id, b.claim_token from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token bigint)
+    order by b.lease_id, b.claim_token
+  loop
+    select b.verdict, b.expires_at into verdict, expires_at
+    from hwqueue.beat_claim(p_node, lease_id, claim_token, p_extend, v_now, p_shard) b;
+    return next;
+  end loop;
+end
+$$;
+
+-- Extends one claim of a node.
+-- Locks: the claim, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.beat_claim(p_node uuid, p_lease uuid, p_token bigint, p_extend interval, p_now timestamptz, p_shard int,
+                                              out verdict text, out expires_at timestamptz)
+language plpgsql volatile
+as $$
+declare
+  v_claim hwqueue.claim;
+begin
+  select c.* into v_claim from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id = p_node
+  for update skip locked;
+  if found then
+    verdict := coalesce(v_claim.stop_reason, 'ok');
+    expires_at := greatest(v_claim.expires_at, p_now + coalesce(p_extend, v_claim.claim_timeout));
+    update hwqueue.claim c set expires_at = beat_claim.expires_at where c.shard_id = p_shard and c.lease_id = p_lease;
     return;
   end if;
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id in (select b.lease_id from jsonb_to_recordset(p_claims) b(lease_id uuid))
-  order by c.lease_id for update;
-  with beat as (
-    update hwqueue.claim c
-    set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
-    from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token bigint)
-    where c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token and c.node_id = p_node
-    returning c.lease_id, coalesce(c.stop_reason, 'ok') as verdict, c.expires_at
-  )
-  select jsonb_object_agg(b.lease_id, to_jsonb(b)) into v_extended from beat b;
-  return query
-    select b.lease_id, coalesce(v_extended #>> array[b.lease_id::text, 'verdict'],
-             case when l.state = 'cancelled' then 'cancelled' else 'lost' end),
-           (v_extended #>> array[b.lease_id::text, 'expires_at'])::timestamptz, p_shard
-    from jsonb_to_recordset(p_claims) b(lease_id uuid)
-    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = b.lease_id;
+  select 'ok', c.expires_at into verdict, expires_at from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id = p_node;
+  if not found then
+    select case when l.state = 'cancelled' then 'cancelled' end into verdict
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+    verdict := coalesce(verdict, 'lost');
+  end if;
 end
 $$;
 

@@ -28,11 +28,13 @@ begin
     ) l
     where q.shard_id = p_shard
     limit p_limit);
-  delete from hwqueue.idempotency i using hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
-    and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
-  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
-  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
+  if v_old <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
+    delete from hwqueue.idempotency i using hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
+      and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
+    delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
+    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
+  end if;
   leases := cardinality(v_old);
   classes := hwqueue.prune_classes(p_limit, v_now, p_shard);
   with gone as (

@@ -1,5 +1,6 @@
 -- Ends claims that have expired (plus the queue's grace): one attempt used, put back at once while attempts are left.
--- For a node that is claiming (p_node) only those whose end needs no other node's lock: its transaction may stay open.
+-- For a node that is claiming (p_node) only those of other nodes whose end needs no lock of a node: its transaction may stay
+-- open, and its own claims it may be about to heartbeat.
 -- Locks: node_state of their nodes, then the claims, all skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -13,7 +14,7 @@ begin
     select c.lease_id, c.node_id, c.assignment is not null as counted, q.reap_grace
     from hwqueue.claim c join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
     where c.shard_id = p_shard and c.check_at <= p_now
-      and (p_node is null or c.assignment is null or c.node_id = p_node)
+      and (p_node is null or (c.assignment is null and c.node_id <> p_node))
     order by c.check_at limit p_limit
   loop
     if v_peek.counted then

@@ -14,10 +14,12 @@ begin
     select s.lease_id from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
     order by s.deadline limit p_limit for update skip locked);
   delete from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now and s.lease_id = any (v_late);
-  update hwqueue.lease l
-  set state = 'failed', finished_at = p_now,
-      error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
-  where l.shard_id = p_shard and l.lease_id = any (v_late);
+  if v_late <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
+    update hwqueue.lease l
+    set state = 'failed', finished_at = p_now,
+        error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
+    where l.shard_id = p_shard and l.lease_id = any (v_late);
+  end if;
   return cardinality(v_late);
 end
 $$;

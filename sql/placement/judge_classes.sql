@@ -16,7 +16,9 @@ declare
 begin
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen, v_horizon);
-  perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid >= least(v_profile_seen, v_node_seen) limit 1;
+  -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
+  perform 1 from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.created_xid >= least(v_profile_seen, v_node_seen) order by c.created_xid limit 1;
   if not found then
     return;
   end if;

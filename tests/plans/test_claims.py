@@ -13,8 +13,9 @@ WINDOW, PROBE = 60, 20  # entries and classes that the queues below let a claim 
 CLASSES = 100  # eligible ones, where a queue has many
 OF_EACH = 3  # rows of ready for a lease that is granted: seen, locked, deleted
 READS = 2  # of a granted lease's own row: its timeout, then what the worker gets
-PAGES = 110  # touched by a claim of one lease; 50 to 75 seen
-PAGES_EMPTY = 60  # by a claim that gives nothing; about 25 seen
+PAGES = 110  # touched by a claim of one lease; 55 to 80 seen
+OF_CLASS = 5  # pages more for each eligible class; 3 to 4 seen
+PAGES_EMPTY = 80  # by a claim that gives nothing; 20 to 55 seen
 
 QUEUES: dict[str, tuple[list[dict[str, Any]], int]] = {
     # name: (what waits in it, copies of each)
@@ -70,10 +71,12 @@ def test_a_claim_reads_what_its_policy_allows(
     api: Api, name: str, capacity: dict[str, int]
 ) -> None:
     work = claim(api, name, capacity)
+    eligible = len(QUEUES[name][0])
     assert work.whole_table_scans(*BIG) == []
     assert work.rows_read("ready") <= WINDOW + PROBE + OF_EACH
     assert work.rows_read("lease") == READS
-    assert work.buffers <= PAGES
+    assert work.rows_read("placement_class") <= eligible + 2  # of thousands
+    assert work.buffers <= PAGES + OF_CLASS * eligible
 
 
 @pytest.mark.parametrize("qty", [10, 50])
@@ -91,6 +94,7 @@ def test_what_it_may_not_run_costs_a_claim_nothing(api: Api) -> None:
         assert work.whole_table_scans(*BIG) == []
         assert work.rows_read("ready") == 0
         assert work.rows_read("lease") == 0
+        assert work.rows_read("placement_class") == 0
         assert work.buffers <= PAGES_EMPTY
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.plans.backlog import BIG
+from tests.plans.backlog import BIG, FILLER, warm
 from tests.plans.explain import Work, explained
 from tests.sql.api import GENERATION, TASK, Api, Row, beat, settlement, token
 
 ROWS = 6  # of each large table that a call about one lease may read
-PAGES = 150  # that it may touch; 20 to 100 seen
+PAGES = 150  # that it may touch; 12 to 60 seen
+MORE = 60  # for every further lease of a batch; 20 to 50 seen
 
 
 def bounded(work: Work, leases: int = 1) -> None:
@@ -19,7 +20,7 @@ def bounded(work: Work, leases: int = 1) -> None:
     assert work.whole_table_scans(*BIG) == []
     for table in ("ready", "lease", "claim", "scheduled"):
         assert work.rows_read(table) <= ROWS * leases, table
-    assert work.buffers <= PAGES + 40 * (leases - 1)
+    assert work.buffers <= PAGES + MORE * (leases - 1)
 
 
 SETTLING: list[tuple[str, Row]] = [
@@ -46,6 +47,7 @@ def test_settling(api: Api, function: str, more: Row, counted: bool) -> None:
 
 def test_settling_and_claiming(api: Api) -> None:
     queue, node = api.queue(), api.node()
+    warm(api, node, queue)
     claims = [api.running(queue, node) for _ in range(10)]
     api.spawn(queue)
     with explained(api.conn) as work:
@@ -85,19 +87,25 @@ def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
     with explained(api.conn) as work:
         row = api.row("reap")
     assert (row["expired"], row["deadlines"]) == (due, 2 * due)
+    ended = 3 * due + row["promoted"]  # retries of the tests before may have become due
     for table in ("ready", "lease", "claim", "scheduled"):
-        assert work.rows_read(table) <= 3 * ROWS * due, table
-    assert work.whole_table_scans("ready", "lease", "claim", "scheduled") == []
-    assert work.buffers <= PAGES + 250 * due
+        assert work.rows_read(table) <= ROWS * ended, table
+    assert work.whole_table_scans(*BIG) == []
+    assert work.buffers <= 2 * PAGES + MORE * ended  # some for a look at the classes
 
 
 def test_pruning(api: Api) -> None:
     api.rows("prune")
+    for _ in range(30):  # finished, and kept
+        api.rows("complete_lease", **token(api.running(FILLER)))
+    with explained(api.conn) as work:
+        assert api.row("prune")["leases"] == 0
+    assert work.rows_read("lease") == 0
     claim = api.running(api.queue(retain_completed=0), idempotency_key="k")
     api.rows("complete_lease", **token(claim))
     with explained(api.conn) as work:
         assert api.row("prune")["leases"] == 1
-    assert work.whole_table_scans("lease", "claim", "ready", "scheduled") == []
+    assert work.whole_table_scans(*BIG) == []
     assert work.rows_read("ready") == 0
 
 
@@ -136,7 +144,8 @@ def test_spawning(api: Api) -> None:
 def test_a_token_that_settles_nothing(api: Api) -> None:
     queue, node = api.queue(), api.node()
     claim = api.running(queue, node)
-    wrong = claim | {"claim_token": GENERATION * 2}
-    with explained(api.conn) as work:
-        api.rows("settle_and_claim", **node.who, settle=[settlement(wrong)], queues=[queue], qty=0)
+    settle = [settlement(claim | {"claim_token": GENERATION * 2})]
+    for _ in range(2):  # the first time it is planned
+        with explained(api.conn) as work:
+            api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
     bounded(work)
