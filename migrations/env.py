@@ -33,6 +33,7 @@ def refuse_partial_upgrade() -> None:
 def finish(emit: steps.Emit) -> None:
     """What follows the table revisions."""
     steps.apply_bundle(emit, sources)
+    steps.apply_revokes(emit, sources)
     if roles:
         steps.apply_grants(emit, sources)
     steps.write_info(emit, sources, roles=roles)
@@ -53,7 +54,9 @@ def print_script() -> None:
         dialect_name="postgresql", as_sql=True, transactional_ddl=False, **VERSION_TABLE
     )
     emit = context.get_context().impl.static_output
+    emit(statement("script_header"))
     emit(statement("lock"))
+    emit(statement("refuse_installed"))
     context.run_migrations()
     finish(emit)
 

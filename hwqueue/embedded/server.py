@@ -5,12 +5,14 @@ What the data folder holds: `data` (Postgres' own), `password` and `port` (ours)
 the password; docs/explanation/embedded.md says why.
 """
 
+import logging
 import os
 import secrets
 import shlex
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 
 import platformdirs
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from hwqueue.embedded.account import server_account
 from hwqueue.embedded.binaries import MAJOR, Binaries, usable_binaries
@@ -27,19 +29,42 @@ from hwqueue.embedded.errors import (
     FolderNotOurs,
     NoPermission,
     PortTaken,
+    ServerFailed,
     WrongMajor,
     from_output,
+)
+from hwqueue.embedded.postmaster import (
+    READY,
+    Postmaster,
+    find_postmaster,
+    forget_dead_postmaster,
 )
 
 USER = "postgres"
 DATABASE = "postgres"
 HOST = "127.0.0.1"
-_OWN_FILES = ("password", "port")
+# The server asks for a password and encrypts nothing on the way to the same machine. Written out
+# because PGSSLMODE and its like, set for other servers, would refuse that.
+_PLAIN = "sslmode=disable&gssencmode=disable&channel_binding=disable"
+
+# How long a start or a stop may take, a recovery after a crash included.
+_SETTLE_S = 120
+# Behind a first set-up, with a copy of the programs and a slow disk.
+_LOCK_S = 300
+_LOCK_NOTE_S = 5
+# Ports tried where none was asked for: the last one, then free ones, which others may snatch.
+_PORT_TRIES = 4
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What is known of the embedded server. `port` is the last one used when it is not running."""
+    """What is known of the embedded server.
+
+    `running` says that it takes connections; a `pid` without it is one that starts or stops.
+    `port` is the last one used when it is not running.
+    """
 
     running: bool
     data_dir: Path
@@ -67,7 +92,7 @@ class EmbeddedServer:
         """`settings` are server settings for the next start, e.g. {"fsync": "off"}."""
         self.data_dir = data_dir or default_data_dir()
         self._data = self.data_dir / "data"
-        self._log = self._data / "server.log"
+        self._log_file = self._data / "server.log"
         self._settings = dict(settings or {})
 
     def ensure_running(self) -> str:
@@ -77,26 +102,27 @@ class EmbeddedServer:
             EmbeddedError: see hwqueue.embedded.errors for the kinds.
         """
         with self._locked():
-            if not self.status().running:
+            if self._settled() is None:
                 self._start(None)
             return self.url()
 
     def start(self, port: int | None = None) -> ServerStatus:
         """Start the server; does nothing when it runs already.
 
-        `port` None keeps the last one, or picks a free one the first time.
+        `port` None keeps the last one; the first time, and when another program has taken that
+        since, it picks a free one.
 
         Raises:
-            PortTaken: another program listens there, or the server runs on another port.
+            PortTaken: another program listens on `port`, or the server runs on another one.
             EmbeddedError: see hwqueue.embedded.errors for the other kinds.
         """
         with self._locked():
-            status = self.status()
-            if not status.running:
+            found = self._settled()
+            if found is None:
                 self._start(port)
-            elif port not in (None, status.port):
+            elif port not in (None, found.port):
                 raise PortTaken(
-                    f"the embedded server already runs on port {status.port}",
+                    f"the embedded server already runs on port {found.port}",
                     hint=f"stop it first: hwqueue db stop; hwqueue db start --port {port}",
                 )
             return self.status()
@@ -110,7 +136,7 @@ class EmbeddedServer:
         if not self._data.exists():
             return False
         with self._locked():
-            if not self.status().running:
+            if self._postmaster() is None:
                 return False
             answer = self._pg_ctl("stop", "-m", "fast", "-w")
             if answer.returncode != 0:
@@ -120,16 +146,13 @@ class EmbeddedServer:
     def status(self) -> ServerStatus:
         """Whether it runs and where; changes nothing."""
         version = self._read("data/PG_VERSION")
-        pid = None
-        if version is not None and self._pg_ctl("status").returncode == 0:
-            pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
-        port = self._read("port")
+        found = self._postmaster()
         return ServerStatus(
-            running=pid is not None,
+            running=found is not None and found.state == READY,
             data_dir=self.data_dir,
             version=version,
-            port=int(port) if port else None,
-            pid=pid,
+            port=self._port(found),
+            pid=found.pid if found else None,
         )
 
     def url(self) -> str:
@@ -138,13 +161,13 @@ class EmbeddedServer:
         Raises:
             EmbeddedError: it was never set up.
         """
-        password, port = (self._read(name) for name in _OWN_FILES)
+        password, port = self._read("password"), self._port(self._postmaster())
         if password is None or port is None:
             raise EmbeddedError(
                 f"no embedded server was set up in {self.data_dir}",
                 hint="start one: hwqueue db start",
             )
-        return f"postgresql://{USER}:{password}@{HOST}:{port}/{DATABASE}"
+        return f"postgresql://{USER}:{password}@{HOST}:{port}/{DATABASE}?{_PLAIN}"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -153,7 +176,7 @@ class EmbeddedServer:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._refuse_foreign_folder()
             lock = FileLock(self.data_dir / "lock")
-            lock.acquire()
+            self._wait_for(lock)
         except PermissionError as error:
             raise self._no_permission(error) from error
         except OSError as error:
@@ -162,6 +185,55 @@ class EmbeddedServer:
             yield
         finally:
             lock.release()
+
+    def _wait_for(self, lock: FileLock) -> None:
+        """Take the lock; somebody who waits longer than a moment is told for what."""
+        try:
+            lock.acquire(timeout=_LOCK_NOTE_S)
+        except Timeout:
+            _log.warning("waiting for another process that holds %s ...", lock.lock_file)
+        else:
+            return
+        try:
+            lock.acquire(timeout=_LOCK_S)
+        except Timeout as error:
+            raise EmbeddedError(
+                f"another process has held {lock.lock_file} for {_LOCK_S} s, to set up, start or "
+                "stop the embedded server",
+                hint="end that process (fuser shows which one it is), or choose another folder "
+                "with HWQUEUE_DATA_DIR",
+            ) from error
+
+    def _postmaster(self) -> Postmaster | None:
+        """The server's process, looked up afresh."""
+        try:
+            return find_postmaster(self._data)
+        except PermissionError as error:
+            raise self._no_permission(error) from error
+
+    def _settled(self) -> Postmaster | None:
+        """The server once it takes connections; None when it does not run.
+
+        The caller holds the lock, so a server that is on its way up or down was left behind by a
+        process that was interrupted. It gets there by itself.
+        """
+        deadline = time.monotonic() + _SETTLE_S
+        while (found := self._postmaster()) and found.state != READY:
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"the embedded server (process {found.pid}) has been {found.state or 'starting'}"
+                    f" for {_SETTLE_S} s",
+                    hint=f"see its log, {self._log_file}, or stop it: hwqueue db stop",
+                )
+            time.sleep(0.05)
+        return found
+
+    def _port(self, found: Postmaster | None) -> int | None:
+        """The port that the server has, else the last one."""
+        if found and found.port:
+            return found.port
+        remembered = self._read("port")
+        return int(remembered) if remembered else None
 
     def _refuse_foreign_folder(self) -> None:
         """Refuse a folder that someone or something else filled."""
@@ -190,22 +262,39 @@ class EmbeddedServer:
         try:
             if not self._data.exists():
                 self._set_up()
-            remembered = self._read("port")
-            port = port or (int(remembered) if remembered else _free_port())
-            if self._log.exists():
+            forget_dead_postmaster(self._data)
+            if self._log_file.exists():
                 # The last run's log is kept until the next start, no longer.
-                self._log.replace(self._log.with_suffix(".log.1"))
-            answer = self._pg_ctl(
-                *("start", "-w", "-t", "120", "-l", str(self._log), "-o", self._options(port))
-            )
-            if answer.returncode != 0:
-                log = self._log.read_text(errors="replace") if self._log.exists() else ""
-                raise self._failed("start the embedded server", log or answer.stdout, port)
-            (self.data_dir / "port").write_text(f"{port}\n")
+                self._log_file.replace(self._log_file.with_suffix(".log.1"))
+            taken = self._start_on(port) if port else self._start_anywhere()
+            (self.data_dir / "port").write_text(f"{taken}\n")
         except PermissionError as error:
             raise self._no_permission(error) from error
         except OSError as error:
             raise self._failed("set up the embedded server", str(error)) from error
+
+    def _start_anywhere(self) -> int:
+        """Start on the last port, else on a free one; return which it was."""
+        for attempt in range(_PORT_TRIES):
+            port = (self._port(None) if attempt == 0 else None) or _free_port()
+            try:
+                return self._start_on(port)
+            except PortTaken as error:
+                taken = error
+                # The next attempt's failure must not be read out of this one's words.
+                self._log_file.unlink(missing_ok=True)
+        raise taken
+
+    def _start_on(self, port: int) -> int:
+        """Start on one port and wait until it takes connections."""
+        wait = ("-w", "-t", str(_SETTLE_S))
+        answer = self._pg_ctl(
+            "start", *wait, "-l", str(self._log_file), "-o", self._options(port)
+        )
+        if answer.returncode != 0:
+            log = self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+            raise self._failed("start the embedded server", log or answer.stdout, port)
+        return port
 
     def _set_up(self) -> None:
         """Run initdb into `data.new` and rename it, so that a half-made one is never used."""

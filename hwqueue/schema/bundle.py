@@ -12,16 +12,18 @@ ROLES = ("hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admi
 
 @dataclass(frozen=True)
 class Bundle:
-    """The text of every function file, by its path below `sql/`, and of `grants.sql`."""
+    """The text of every function file, by its path below `sql/`, and of what follows them."""
 
     files: dict[str, str]
+    revoke: str
     grants: str
 
     @property
     def sha256(self) -> str:
         """Names, order and text of everything that is applied, as one hexadecimal hash."""
         digest = hashlib.sha256()
-        for name, text in (*self.files.items(), ("grants.sql", self.grants)):
+        after = (("revoke.sql", self.revoke), ("grants.sql", self.grants))
+        for name, text in (*self.files.items(), *after):
             digest.update(f"{name}\0{text}\0".encode())
         return digest.hexdigest()
 
@@ -31,5 +33,6 @@ def load_bundle(sources: Sources = SHIPPED) -> Bundle:
     listed = tomllib.loads((sources.sql / "bundle.toml").read_text(encoding="utf-8"))["files"]
     return Bundle(
         files={name: (sources.sql / name).read_text(encoding="utf-8") for name in listed},
+        revoke=(sources.sql / "revoke.sql").read_text(encoding="utf-8"),
         grants=(sources.sql / "grants.sql").read_text(encoding="utf-8"),
     )

@@ -44,7 +44,7 @@ class CheckReport:
 def check(dsn: str, *, sources: Sources = SHIPPED) -> CheckReport:
     """Compare functions, tables, columns, constraints, indexes, views and grants; changes nothing.
 
-    Grants are not compared where roles were left out. The text of a view is only compared on
+    Where roles were left out, of all grants only those to PUBLIC are compared. The text of a view is only compared on
     the major version of the server that the manifest was made on, as each prints its own.
     """
     with psycopg.connect(dsn) as connection:
@@ -52,10 +52,13 @@ def check(dsn: str, *, sources: Sources = SHIPPED) -> CheckReport:
         drifts: tuple[Drift, ...] = ()
         if installed is not None:
             expected, major = load_manifest(sources.sql / MANIFEST)
-            ignored = set() if installed.roles_installed else {"grants"}
+            found = read_catalog(connection)
+            if not installed.roles_installed:
+                expected, found = _public_grants_only(expected), _public_grants_only(found)
+            ignored: set[str] = set()
             if connection.info.server_version // 10000 != major:
                 ignored.add("view_definition")
-            drifts = compare(expected, read_catalog(connection), ignored=ignored)
+            drifts = compare(expected, found, ignored=ignored)
     return CheckReport(
         installed=installed,
         expected_revision=head_revision(sources),
@@ -79,6 +82,20 @@ def compare(
             elif facts := _differences(then[name], now[name], ignored or set()):
                 drifts.append(Drift(kind, name, "differs", facts))
     return tuple(drifts)
+
+
+def _public_grants_only(catalog: Catalog) -> Catalog:
+    """The catalog without grants to roles; what is open to everybody counts with and without."""
+
+    def public_only(facts: dict[str, Any]) -> dict[str, Any]:
+        if "grants" not in facts:
+            return facts
+        return facts | {"grants": [g for g in facts["grants"] if g.startswith("public: ")]}
+
+    return {
+        kind: {name: public_only(facts) for name, facts in objects.items()}
+        for kind, objects in catalog.items()
+    }
 
 
 def _differences(

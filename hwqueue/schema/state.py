@@ -7,10 +7,10 @@ from datetime import datetime
 import psycopg
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from psycopg.rows import class_row
 
-from hwqueue.errors import SchemaTooNew, SchemaTooOld
+from hwqueue.errors import SchemaError, SchemaTooNew, SchemaTooOld
 from hwqueue.schema.bundle import load_bundle
 from hwqueue.schema.files import SHIPPED, Sources, statement
 from hwqueue.types import SchemaVersion
@@ -101,13 +101,30 @@ def require_compatible(connection: psycopg.Connection) -> None:
     refuse_incompatible(installed)
 
 
+def parsed_version(installed: SchemaVersion) -> Version:
+    """The version of the package that installed the schema.
+
+    Raises:
+        SchemaError: what is noted there is no version.
+    """
+    try:
+        return Version(installed.package_version)
+    except InvalidVersion as error:
+        raise SchemaError(
+            f"hwqueue.schema_info names {installed.package_version!r} as the version that "
+            "installed the schema, which is no version",
+            hint="restore its column package_version: this package is "
+            f"{package_version()}",
+        ) from error
+
+
 def refuse_incompatible(installed: SchemaVersion) -> None:
     """The rule of `require_compatible`, for who has asked the database already.
 
     Raises:
         SchemaTooOld, SchemaTooNew: as there.
     """
-    ours, theirs = Version(package_version()), Version(installed.package_version)
+    ours, theirs = Version(package_version()), parsed_version(installed)
     if theirs.major > ours.major:
         raise SchemaTooNew(
             f"the schema was installed by hwqueue {theirs}, this is {ours}",

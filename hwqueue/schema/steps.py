@@ -23,8 +23,13 @@ def apply_bundle(emit: Emit, sources: Sources) -> None:
         emit(f"-- sql/{name}\n{text}")
 
 
+def apply_revokes(emit: Emit, sources: Sources) -> None:
+    """Close everything to PUBLIC; always, as Postgres opens a new function to everybody."""
+    emit(load_bundle(sources).revoke)
+
+
 def apply_grants(emit: Emit, sources: Sources) -> None:
-    """Make the roles and grant them what they need; last, as a new function is open to all."""
+    """Make the roles and grant them what they need."""
     emit(load_bundle(sources).grants)
 
 

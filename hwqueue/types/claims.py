@@ -143,6 +143,7 @@ class Heartbeat:
     verdict: Verdict
     expires_at: datetime | None
     shard_id: int
+    claim_token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,11 @@ from hwqueue.worker.process import Job
 
 
 def main() -> int:
-    """Run one job and report; the report is empty when the handler gave way to SIGTERM."""
+    """Run one job and report; the report is empty when the handler gave way to SIGTERM.
+
+    The report begins with its length: a process that the handler started may hold the pipe open.
+    """
+    own_pid = os.getpid()
     control = _take_over(0, os.open(os.devnull, os.O_RDONLY))
     reports = _take_over(1, os.dup(2))
     size = int.from_bytes(_read_exactly(control, 8), "big")
@@ -38,9 +42,12 @@ def main() -> int:
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
     ended = _run(job)
+    if os.getpid() != own_pid:
+        os._exit(0)  # a copy that the handler forked off; the report is not its to make
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended; a cut report would hide how
-    with os.fdopen(reports, "w") as pipe:
-        pipe.write("" if ended is None else ended.to_json())
+    report = b"" if ended is None else ended.to_json().encode()
+    with os.fdopen(reports, "wb") as pipe:
+        pipe.write(len(report).to_bytes(8, "big") + report)
     return 0
 
 

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import psycopg
 
@@ -19,6 +20,7 @@ _log = logging.getLogger("hwqueue.worker")
 
 _SHORTEST_SECONDS = 0.25
 _JITTER = 0.1
+_LONGEST_RETRY_SECONDS = 2.0
 
 _REASON_OF_VERDICT = {
     "cancelled": StopReason.CANCELLED,
@@ -40,15 +42,14 @@ class HeartbeatLoop:
         self._session = session
         self._runner = runner
         self._interval = interval.total_seconds()
+        self._ends_at: dict[tuple[UUID, int], datetime] = {}
         self._due_at = 0.0
         self._sooner = asyncio.Event()
 
     def watch(self, claims: Iterable[Claim]) -> None:
         """Make sure that the next heartbeat comes in time for new claims."""
-        ends_at = min((claim.expires_at for claim in claims), default=None)
-        if ends_at is None:
-            return
-        due_at = self._loop_time() + self._wait_for(ends_at)
+        self._ends_at.update({_key(claim): claim.expires_at for claim in claims})
+        due_at = self._loop_time() + self._wait()
         if due_at < self._due_at:
             self._due_at = due_at
             self._sooner.set()
@@ -59,7 +60,7 @@ class HeartbeatLoop:
         while True:
             await self._until_due()
             try:
-                await self._beat()
+                await self.beat()
             except NodeSuperseded:
                 return  # the session has told everybody
             except (HwqueueError, psycopg.Error):
@@ -75,32 +76,44 @@ class HeartbeatLoop:
             except TimeoutError:
                 return
 
-    async def _beat(self) -> None:
-        """Send one heartbeat, pass its verdicts on, and fix the time of the next."""
-        claims = [execution.claim for execution in self._runner.running]
-        answers = await self._session.heartbeat(claims)
-        token_of = {claim.lease_id: claim.claim_token for claim in claims}
+    async def beat(self) -> None:
+        """Send one heartbeat, pass its verdicts on, and fix the time of the next.
+
+        Raises:
+            HwqueueError, psycopg.Error: The database refuses it.
+        """
+        longest_wait = min(self._wait(), _LONGEST_RETRY_SECONDS)
+        answers = await self._session.heartbeat(self._runner.held, longest_wait)
         self._runner.stop_claims(
             {
-                (answer.lease_id, token_of[answer.lease_id]): _REASON_OF_VERDICT[answer.verdict]
+                (answer.lease_id, answer.claim_token): _REASON_OF_VERDICT[answer.verdict]
                 for answer in answers
                 if answer.verdict in _REASON_OF_VERDICT
             }
         )
-        ends = [answer.expires_at for answer in answers if answer.verdict == "ok"]
-        waits = [self._wait_for(ends_at) for ends_at in ends if ends_at is not None]
-        wait = min(waits, default=self._interval)
-        self._due_at = self._loop_time() + wait * random.uniform(1 - _JITTER, 1)
+        for answer in answers:
+            if answer.expires_at is not None:
+                self._ends_at[answer.lease_id, answer.claim_token] = answer.expires_at
+        held = set(map(_key, self._runner.held))
+        self._ends_at = {key: end for key, end in self._ends_at.items() if key in held}
+        self._due_at = self._loop_time() + self._wait() * random.uniform(1 - _JITTER, 1)
 
-    def _wait_for(self, ends_at: datetime) -> float:
-        """Seconds until a claim that ends then should be heartbeated: a quarter of what is left.
+    def _wait(self) -> float:
+        """Seconds until the next heartbeat: a quarter of what is left of the claim that ends first.
 
         It compares the database's clock with this machine's: a claim timeout has to be well above
         the difference between the two, as between any two nodes.
         """
-        left = (ends_at - datetime.now(UTC)).total_seconds()
+        if not self._ends_at:
+            return self._interval
+        left = (min(self._ends_at.values()) - datetime.now(UTC)).total_seconds()
         return min(self._interval, max(left / 4, _SHORTEST_SECONDS))
 
     @staticmethod
     def _loop_time() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _key(claim: Claim) -> tuple[UUID, int]:
+    """A lease may be held twice: a lost run that has not ended yet, and the one after it."""
+    return claim.lease_id, claim.claim_token

@@ -80,7 +80,7 @@ def of_exception(error: BaseException) -> Outcome:
     """The handler raised: fail, with or without another attempt."""
     retry_at = None
     if isinstance(error, Retry):
-        retry_at = error.at or (datetime.now(UTC) + error.after if error.after else None)
+        retry_at = error.at if error.after is None else datetime.now(UTC) + error.after
     return Outcome(
         kind="fail",
         error=_describe(error),

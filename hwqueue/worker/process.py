@@ -11,6 +11,7 @@ import asyncio
 import os
 import pickle
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +24,10 @@ from hwqueue.app import Task
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
+
+_STANDARD_OUTPUT = 1
+# A process that has left the group may hold the pipe open after a child that died unreported.
+_LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ def environment_for(claim: Claim, gpu_names: tuple[str, ...]) -> dict[str, str]:
 async def run_in_process(
     job: Job, environment: Mapping[str, str], grace: timedelta, now: asyncio.Event
 ) -> Outcome:
-    """Run a handler in a child process until it ends.
+    """Run a handler in a child process until it ends; what it started ends with it.
 
     Cancelling the caller sends SIGTERM, then SIGKILL to the child's process group after `grace`
     or when `now` is set. A child that still reports an outcome after SIGTERM is believed.
@@ -92,48 +97,88 @@ async def run_in_process(
     Raises:
         CancelledError: The caller was cancelled and the child ended without an outcome.
     """
-    process = await asyncio.create_subprocess_exec(
+    payload = pickle.dumps(job)
+    transport, child = await asyncio.get_running_loop().subprocess_exec(
+        _Child,
         sys.executable,
         "-m",
         "hwqueue.worker.child",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None,
         env=environment,
         start_new_session=True,  # Ctrl-C in a terminal is for the worker, not for its children
     )
-    talk = asyncio.ensure_future(_talk(process, job))
+    talk = asyncio.ensure_future(_talk(transport, child, payload))
     try:
         report = await asyncio.shield(talk)
     except asyncio.CancelledError:
-        report = await _stop(process, talk, grace, now)
+        report = await _stop(transport, talk, grace, now)
         if report is None:
             raise
     if report is None:
-        return _died(process.returncode)
+        return _died(transport.get_returncode())
     return report
 
 
-async def _talk(process: asyncio.subprocess.Process, job: Job) -> Outcome | None:
+class _Child(asyncio.SubprocessProtocol):
+    """What comes from the child.
+
+    asyncio's own `Process` waits until every copy of the pipe is closed, and a process that the
+    handler forked may hold one for ever.
+
+    Attributes:
+        exited: Set when the process has ended.
+        told: Set when its report is there, or none can come any more.
+    """
+
+    def __init__(self) -> None:
+        self.exited = asyncio.Event()
+        self.told = asyncio.Event()
+        self._received = bytearray()
+
+    def pipe_data_received(self, _descriptor: int, data: bytes) -> None:
+        """Part of the report."""
+        self._received += data
+        if self.report() is not None:
+            self.told.set()
+
+    def pipe_connection_lost(self, descriptor: int, _error: Exception | None) -> None:
+        """Nobody holds the other end any more."""
+        if descriptor == _STANDARD_OUTPUT:
+            self.told.set()
+
+    def process_exited(self) -> None:
+        """The child itself has ended, whatever it has left behind."""
+        self.exited.set()
+
+    def report(self) -> bytes | None:
+        """The report, once all of it is there."""
+        size, text = int.from_bytes(self._received[:8], "big"), self._received[8:]
+        if len(self._received) < 8 or len(text) < size:
+            return None
+        return bytes(text[:size])
+
+
+async def _talk(
+    transport: asyncio.SubprocessTransport, child: _Child, payload: bytes
+) -> Outcome | None:
     """Send the job, wait for the end; the outcome the child reported, if it did."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    payload = pickle.dumps(job)
-    try:
-        process.stdin.write(len(payload).to_bytes(8, "big") + payload)
-        await process.stdin.drain()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it died first; its exit status says how
-    report = await process.stdout.read()
-    await process.wait()
-    process.stdin.close()
-    try:
-        return Outcome.from_json(report)
-    except ValueError:  # nothing, or cut off: it was killed
-        return None
+    pipe = transport.get_pipe_transport(0)
+    assert isinstance(pipe, asyncio.WriteTransport)
+    pipe.write(len(payload).to_bytes(8, "big") + payload)
+    await child.exited.wait()
+    _send_to_group(transport, signal.SIGKILL)  # what the handler started and did not wait for
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORDS_SECONDS):
+            await child.told.wait()
+    transport.close()
+    report = child.report()
+    return Outcome.from_json(report) if report else None
 
 
 async def _stop(
-    process: asyncio.subprocess.Process,
+    transport: asyncio.SubprocessTransport,
     talk: asyncio.Future[Outcome | None],
     grace: timedelta,
     now: asyncio.Event,
@@ -142,25 +187,22 @@ async def _stop(
     hurry = asyncio.ensure_future(now.wait())
     either: set[asyncio.Future[Any]] = {talk, hurry}
     try:
-        _send(process, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it may just have ended
+            transport.send_signal(signal.SIGTERM)
         await asyncio.wait(
             either, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED
         )
     finally:
         hurry.cancel()
         if not talk.done():
-            _send_to_group(process, signal.SIGKILL)
+            _send_to_group(transport, signal.SIGKILL)
     return await talk
 
 
-def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it may just have ended
-        process.send_signal(number)
-
-
-def _send_to_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)  # the child leads its own session, hence its own group
+def _send_to_group(transport: asyncio.SubprocessTransport, number: signal.Signals) -> None:
+    # The child leads its own session, hence its own group, which lives on without it.
+    with suppress(ProcessLookupError, PermissionError):  # empty; on macOS: nothing but zombies
+        os.killpg(transport.get_pid(), number)
 
 
 def _died(returncode: int | None) -> Outcome:

@@ -40,7 +40,7 @@ class Execution:
     def __init__(self, claim: Claim, task: Task) -> None:
         self.claim = claim
         self.task = task
-        self.future: asyncio.Future[Any]
+        self.future: asyncio.Future[Outcome | None]
         self.cancelled: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.reason: StopReason | None = None
@@ -64,12 +64,11 @@ class Execution:
         """What to settle the lease with; None when it is no longer ours to settle."""
         if self.reason is StopReason.LOST:
             return None
-        error = asyncio.CancelledError() if self.future.cancelled() else self.future.exception()
-        if error is None:
-            result = self.future.result()
-            return result if self.task.process else outcome.of_result(result)
-        if not isinstance(error, (asyncio.CancelledError, Cancelled)):
-            return outcome.of_exception(error)
+        if not self.future.cancelled():
+            error = self.future.exception()  # of what surrounds the handler
+            ended = self.future.result() if error is None else outcome.of_exception(error)
+            if ended is not None:
+                return ended
         if self.reason is StopReason.TIMEOUT:
             return outcome.failure("Timeout", f"ran longer than {self.task.timeout}")
         if self.reason is None:
@@ -113,6 +112,7 @@ class Runner:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}
         self._ended: list[Ended] = []
+        self._settling: list[Ended] = []
 
     @property
     def free(self) -> int:
@@ -125,14 +125,24 @@ class Runner:
         return self._running.values()
 
     @property
+    def held(self) -> list[Claim]:
+        """The claims to be kept: of what runs, and of what has ended and is not settled yet."""
+        running = [one.claim for one in self.running if one.reason is not StopReason.LOST]
+        return running + [claim for claim, _how in self._settling + self._ended]
+
+    @property
     def has_ended(self) -> bool:
         """Whether `take_ended` would give anything."""
         return bool(self._ended)
 
     def take_ended(self) -> list[Ended]:
-        """What ended since the last call, to be settled; the caller owns it from here."""
-        ended, self._ended = self._ended, []
-        return ended
+        """What ended since the last call; it stays held until `forget_settled`."""
+        self._settling, self._ended = self._ended, []
+        return self._settling
+
+    def forget_settled(self) -> None:
+        """What was taken last has been settled, or given up."""
+        self._settling = []
 
     def hand_back(self, claims: Collection[Claim]) -> None:
         """Let claims that were never started be released."""
@@ -182,11 +192,8 @@ class Runner:
 
     def abandon(self) -> list[Ended]:
         """What is left at the very end: not yet settled, or still running and to be released."""
-        return self.take_ended() + [
-            (execution.claim, outcome.RELEASED)
-            for execution in self._running.values()
-            if execution.reason is not StopReason.LOST
-        ]
+        running = [one.claim for one in self.running if one.reason is not StopReason.LOST]
+        return self._settling + self._ended + [(claim, outcome.RELEASED) for claim in running]
 
     def _on_done(self, execution: Execution) -> None:
         del self._running[id(execution)]
@@ -199,11 +206,11 @@ class Runner:
             self._ended.append((execution.claim, ended))
         self.wake.set()
 
-    def _in_thread(self, execution: Execution) -> asyncio.Future[Any]:
+    def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
         claim = execution.claim
         handler = execution.task.handler
         if not execution.task.wants_context:
-            return self._loop.run_in_executor(self._threads, handler, claim.params)
+            return self._loop.run_in_executor(self._threads, _call, handler, claim.params)
 
         def extend(by: timedelta) -> datetime:
             asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
@@ -211,9 +218,9 @@ class Runner:
 
         context = LeaseContext(claim=claim, extend_claim=extend)
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, handler, claim.params, context)
+        return self._loop.run_in_executor(self._threads, _call, handler, claim.params, context)
 
-    async def _in_loop(self, execution: Execution) -> Any:
+    async def _in_loop(self, execution: Execution) -> Outcome | None:
         claim = execution.claim
         arguments: tuple[Any, ...] = (claim.params,)
         if execution.task.wants_context:
@@ -223,10 +230,11 @@ class Runner:
             execution.cancelled = context.cancelled.set
             arguments = (claim.params, context)
         try:
-            return await execution.task.handler(*arguments)
-        except (SystemExit, KeyboardInterrupt) as error:
-            # asyncio would let these end the whole worker
-            raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+            return outcome.of_result(await execution.task.handler(*arguments))
+        except asyncio.CancelledError:
+            return None
+        except BaseException as error:  # asyncio would let SystemExit end the whole worker
+            return outcome.of_exception(error)
 
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
@@ -239,3 +247,16 @@ class Runner:
 
     async def _extend(self, claim: Claim, by: timedelta) -> datetime:
         return await self._extend_claim(claim, by)
+
+
+def _call(handler: Callable[..., Any], *arguments: Any) -> Outcome | None:
+    """Run a sync handler, in a thread; None when it gave way.
+
+    No exception may leave the thread: a future does not take every kind, and would never be done.
+    """
+    try:
+        return outcome.of_result(handler(*arguments))
+    except (Cancelled, asyncio.CancelledError):
+        return None
+    except BaseException as error:
+        return outcome.of_exception(error)

@@ -66,6 +66,24 @@ def test_a_change_by_hand_is_named(dsn: str, change: str, expected: str) -> None
     assert any(str(drift).startswith(expected) for drift in report.drifts), report.drifts
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("grant execute on function hwqueue.clock() to public", "function clock(): differs; grants"),
+        ("grant usage on schema hwqueue to public", "schema hwqueue: differs; grants"),
+        ("grant select on hwqueue.lease to public", "table lease: differs; grants"),
+    ],
+)
+def test_what_is_open_to_everybody_is_named_without_roles(
+    empty_dsn: str, change: str, expected: str
+) -> None:
+    upgrade(empty_dsn, roles=False)
+    with psycopg.connect(empty_dsn) as connection:
+        connection.execute(change.encode())
+    [drift] = check(empty_dsn).drifts
+    assert str(drift).startswith(expected)
+
+
 def test_a_dropped_constraint_is_named(dsn: str) -> None:
     constraint = next(iter(catalog_of(dsn)["constraint"]))
     table, name = constraint.split(".")

@@ -32,6 +32,17 @@ def test_the_script_without_roles(empty_dsn: str) -> None:
     assert not report.installed.roles_installed
 
 
+def test_the_script_is_for_a_fresh_install(dsn: str) -> None:
+    script = install_script()
+    assert "for a database that has none yet" in script.splitlines()[0]
+    before = catalog_of(dsn)
+    run = run_psql(dsn, script, *ALL_OR_NOTHING)
+    assert run.returncode != 0
+    assert "hwqueue is installed in this database already" in run.stderr
+    assert "hwqueue db upgrade" in run.stderr
+    assert catalog_of(dsn) == before
+
+
 def test_the_script_is_all_or_nothing(empty_dsn: str) -> None:
     run = run_psql(empty_dsn, install_script() + "\nselect 1 / 0;", *ALL_OR_NOTHING)
     assert "division by zero" in run.stderr

@@ -11,7 +11,7 @@ import pytest
 from alembic.util import CommandError
 from psycopg.conninfo import make_conninfo
 
-from hwqueue.errors import SchemaTooNew, SchemaTooOld
+from hwqueue.errors import ConfigError, SchemaError, SchemaTooNew, SchemaTooOld
 from hwqueue.schema import check, require_compatible, upgrade
 from hwqueue.schema.check import compare
 from hwqueue.schema.files import SHIPPED, Sources
@@ -158,11 +158,67 @@ def test_without_roles(empty_dsn: str) -> None:
     assert result.note is None
     assert check(empty_dsn).ok
     assert not upgrade(empty_dsn, roles=False).changed
+    assert _open_to_everybody(empty_dsn) == []
 
     later = upgrade(empty_dsn)
     assert later.changed
     assert later.roles_installed
     assert check(empty_dsn).ok
+
+
+@pytest.mark.parametrize("roles", [True, False])
+def test_a_function_made_anew_is_closed(empty_dsn: str, roles: bool) -> None:
+    """Postgres opens it to everybody; it runs with its owner's rights."""
+    upgrade(empty_dsn, roles=roles)
+    with psycopg.connect(empty_dsn) as connection:
+        connection.execute("drop function hwqueue.prune(int, int)")
+        connection.execute("grant usage on schema hwqueue to public")
+        connection.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
+    assert upgrade(empty_dsn, roles=roles).changed
+    assert _open_to_everybody(empty_dsn) == []
+    assert check(empty_dsn).ok
+
+
+def test_roles_once_installed_are_not_left_out(dsn: str) -> None:
+    before = catalog_of(dsn)
+    with pytest.raises(ConfigError, match="installed with roles") as caught:
+        upgrade(dsn, roles=False)
+    assert caught.value.hint == "leave out --no-roles"
+    assert catalog_of(dsn) == before
+    installed = check(dsn).installed
+    assert installed is not None
+    assert installed.roles_installed
+
+
+def test_roles_lost_with_the_server_are_asked_for(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump restored on a server that lacks the roles, by a user who may not create them."""
+    module = importlib.import_module("hwqueue.schema.upgrade")
+    monkeypatch.setattr(module, "_may_use_roles", lambda _connection: False)
+    with pytest.raises(ConfigError, match="this server does not have") as caught:
+        upgrade(dsn)
+    assert "hwqueue_producer" in (caught.value.hint or "")
+
+
+def test_errors_of_the_driver_come_unwrapped(dsn: str) -> None:
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        upgrade(make_conninfo(dsn, dbname="hwqueue_test_no_such_database"))
+
+
+def test_a_revision_that_nobody_knows(dsn: str, next_release: Sources) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update hwqueue.alembic_version set version_num = 'from_elsewhere'")
+    with pytest.raises(SchemaTooNew, match="from_elsewhere"):
+        upgrade(dsn, sources=next_release)
+
+
+def test_a_version_that_is_none(dsn: str, conn: psycopg.Connection[tuple[object, ...]]) -> None:
+    conn.execute("update hwqueue.schema_info set package_version = 'the good one'")
+    with pytest.raises(SchemaError, match="'the good one'"):
+        upgrade(dsn)
+    with pytest.raises(SchemaError, match="'the good one'"):
+        require_compatible(conn)
 
 
 def test_an_installer_who_may_not_create_roles(
@@ -194,6 +250,17 @@ def test_an_installer_who_may_not_create_roles(
     assert later.roles_installed
     assert later.note is None
     assert check(as_installer).ok
+
+
+def _open_to_everybody(dsn: str) -> list[tuple[object, ...]]:
+    """Functions that PUBLIC may call, and the schema if PUBLIC may use it."""
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(
+            "select proname from pg_proc where pronamespace = 'hwqueue'::regnamespace"
+            " and has_function_privilege('public', oid, 'execute')"
+            " union all"
+            " select 'hwqueue' where has_schema_privilege('public', 'hwqueue', 'usage')"
+        ).fetchall()
 
 
 def _row_versions(dsn: str) -> list[tuple[object, ...]]:

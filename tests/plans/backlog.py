@@ -4,7 +4,7 @@ from uuid import UUID
 
 import psycopg
 
-from tests.sql.api import TASK, Api, Node, Row
+from tests.sql.api import TASK, Api, Node, Row, outlive
 
 # Tables that grow with the work there is: nobody may read one of them from end to end.
 BIG = ("ready", "lease", "claim", "scheduled")
@@ -14,11 +14,6 @@ FEW = 1_000
 CLAIMS = 5_000
 SCHEDULED = 5_000
 CLASSES = 3_000
-_LOOKS = 3000  # one every 10 ms
-_JUDGED_FOR_GOOD = """
-  select pg_snapshot_xmin(pg_current_snapshot()) > max(c.created_xid)
-  from hwqueue.placement_class c
-"""
 FILLER = "filler"  # the queue whose leases are all claimed
 
 
@@ -71,13 +66,8 @@ def warm(api: Api, node: Node, queue: str) -> None:
     """Let the node judge what is new, and the session plan: neither is what a claim costs.
 
     Classes count as new while a transaction is open, anywhere on the server, that is older than
-    they are: wait for those of other tests to end.
+    they are.
     """
-    for _ in range(_LOOKS):
-        if api.conn.execute(_JUDGED_FOR_GOOD).fetchone() == (True,):
-            break
-        api.conn.execute("select pg_sleep(0.01)")
-    else:
-        raise AssertionError("some session on this server keeps an old transaction open")
+    outlive(api.conn)
     for _ in range(2):
         api.claim(node, queue)

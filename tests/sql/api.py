@@ -31,6 +31,8 @@ _TABLES = """
   select relname from pg_class
   where relnamespace = 'hwqueue'::regnamespace and relkind = 'r' order by relname
 """
+_ALL_OVER = "select pg_snapshot_xmin(pg_current_snapshot()) > %s::text::xid8"
+_LOOKS = 6000  # one every 10 ms
 _numbers = count(1)
 
 
@@ -187,6 +189,19 @@ def beat(*claims: Row) -> list[Row]:
 def settlement(claim: Row, outcome: str = "complete", **more: Any) -> Row:
     """A claim's end as settle_and_claim takes it."""
     return beat(claim)[0] | {"outcome": outcome} | more
+
+
+def outlive(conn: psycopg.Connection[Any]) -> None:
+    """Wait until every transaction that is open now, anywhere on the server, has ended.
+
+    What may have been seen by a transaction that still runs is kept for it; other tests have some.
+    """
+    mine = conn.execute("select pg_current_xact_id()::text").fetchone()
+    for _ in range(_LOOKS):
+        if conn.execute(_ALL_OVER, mine).fetchone() == (True,):
+            return
+        conn.execute("select pg_sleep(0.01)")
+    raise AssertionError("some session on this server keeps a transaction open")
 
 
 def read_refusal(error: psycopg.Error) -> Refusal:

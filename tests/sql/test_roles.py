@@ -89,10 +89,10 @@ def test_functions_are_not_open_to_everybody(conn: psycopg.Connection) -> None:
     assert usage == (False,)
 
 
-def test_a_new_function_is_closed_by_the_grants(conn: psycopg.Connection) -> None:
-    """Postgres opens every new function to everybody; the grants come after them."""
+def test_a_new_function_is_closed_by_the_revokes(conn: psycopg.Connection) -> None:
+    """Postgres opens every new function to everybody; the revokes come after them."""
     conn.execute("create function hwqueue.fresh() returns int language sql return 1")
-    conn.execute((SQL_DIR / "grants.sql").read_bytes())
+    conn.execute((SQL_DIR / "revoke.sql").read_bytes())
     for role in ROLES:
         with acting_as(conn, role), refusing(DENIED):
             conn.execute("select hwqueue.fresh()")
