@@ -17,17 +17,20 @@ from hwqueue.types import (
     Settlement,
     SpawnResult,
 )
+from hwqueue.worker import AsyncLeaseContext, LeaseContext, Worker, WorkerSettings
 
 __all__ = [
     "App",
     "Assignment",
     "AsyncClient",
+    "AsyncLeaseContext",
     "Cancelled",
     "Claim",
     "Client",
     "Gpu",
     "HwqueueError",
     "Lease",
+    "LeaseContext",
     "LeaseSpec",
     "LeaseState",
     "NodeSpec",
@@ -38,6 +41,8 @@ __all__ = [
     "RetryPolicy",
     "Settlement",
     "SpawnResult",
+    "Worker",
+    "WorkerSettings",
     "any_of",
     "label",
     "node",

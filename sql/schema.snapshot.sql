@@ -52,7 +52,7 @@ CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_pa
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_state hwqueue.node_state;
   v_node hwqueue.node;
@@ -65,8 +65,7 @@ declare
   v_token bigint;
 begin
   perform hwqueue.require_read_committed();
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
   from hwqueue.write_spawns(
@@ -77,6 +76,9 @@ begin
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
       jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
   end if;
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   select t.p_state, t.assignment into v_taken
@@ -239,6 +241,8 @@ CREATE TABLE hwqueue.queue (
     retain_completed interval NOT NULL,
     retain_failed interval NOT NULL,
     paused_at timestamp with time zone,
+    dropped_at timestamp with time zone,
+    dropped_before xid8,
     created_at timestamp with time zone NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
@@ -257,6 +261,8 @@ CREATE TABLE hwqueue.queue (
 COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim walks';
 
 COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may look up beyond the window';
+
+COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
 
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE
@@ -300,6 +306,31 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.beat_claim(p_node uuid, p_lease uuid, p_token bigint, p_extend interval, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT expires_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_claim hwqueue.claim;
+begin
+  select c.* into v_claim from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id = p_node
+  for update skip locked;
+  if found then
+    verdict := coalesce(v_claim.stop_reason, 'ok');
+    expires_at := greatest(v_claim.expires_at, p_now + coalesce(p_extend, v_claim.claim_timeout));
+    update hwqueue.claim c set expires_at = beat_claim.expires_at where c.shard_id = p_shard and c.lease_id = p_lease;
+    return;
+  end if;
+  select 'ok', c.expires_at into verdict, expires_at from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id = p_node;
+  if not found then
+    select case when l.state = 'cancelled' then 'cancelled' end into verdict
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+    verdict := coalesce(verdict, 'lost');
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -338,7 +369,7 @@ CREATE FUNCTION hwqueue.check_claim_arguments(p_queues text[], p_qty integer, p_
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
-  if p_queues is null or cardinality(p_queues) not between 1 and 1000 or array_position(p_queues, null) is not null then
+  if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000 or array_position(p_queues, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues', jsonb_build_object('field', 'p_queues'),
       'for example array[''default'']');
   end if;
@@ -346,7 +377,7 @@ begin
     perform hwqueue.refuse('QHA01', format('p_qty must be from 1 to 1000, got %s', coalesce(p_qty::text, 'null')),
       jsonb_build_object('field', 'p_qty'), 'claim in batches of at most 1000');
   end if;
-  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '3650 days' then
+  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '3650 days' or not isfinite(p_claim_timeout) then
     perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to ten years, got %s', p_claim_timeout),
       jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
   end if;
@@ -391,11 +422,22 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+begin
+  if jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true) then
+    perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field), jsonb_build_object('field', p_field),
+      'flatten it');
+  end if;
+end
+$_$;
+
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
-  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '3650 days' then
+  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '3650 days' or not isfinite(p_extend) then
     perform hwqueue.refuse('QHA01', format('p_extend must be from one second to ten years, got %s', coalesce(p_extend::text, 'null')),
       jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes''');
   end if;
@@ -474,6 +516,7 @@ begin
   if p_labels is null or jsonb_typeof(p_labels) = 'null' then
     return '{}'::jsonb;
   end if;
+  perform hwqueue.check_depth(p_labels, 'spec.labels');
   if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536 or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
     perform hwqueue.refuse('QHA01', 'spec.labels must be an object of at most 256 labels and 65536 characters',
       jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
@@ -525,32 +568,8 @@ CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  -- what is left when escapes and bracket expressions are gone: only then do (, ) and { mean anything
-  v_bare text := regexp_replace(regexp_replace(p_pattern, '\\.', '', 'g'), '\[\^?\]?[^\]]*\]', 'x', 'g');
-  v_next text;
-  v_why text;
+  v_why text := hwqueue.regexp_danger(p_pattern);
 begin
-  if length(p_pattern) > 200 then
-    v_why := 'longer than 200 characters';
-  elsif p_pattern ~ '\\[1-9]' then
-    v_why := 'a back-reference';
-  elsif p_pattern ~ '^\*\*\*' or v_bare ~ '\(\?' then
-    v_why := 'a director, lookaround or other (? construct';
-  elsif exists (select 1 from regexp_matches(v_bare, '\{(\d+)(?:,(\d*))?\}', 'g') m
-                where greatest(m[1]::numeric, nullif(m[2], '')::numeric) > 32) then
-    v_why := 'a bound above 32';
-  else
-    -- fold groups from the inside out; a bound on a group that holds a bound multiplies
-    loop
-      if v_bare ~ '\([^()]*\{[^()]*\)\{' then
-        v_why := 'a bound inside a bounded group';
-        exit;
-      end if;
-      v_next := regexp_replace(v_bare, '\(([^()]*)\)', '\1', 'g');
-      exit when v_next = v_bare;
-      v_bare := v_next;
-    end loop;
-  end if;
   if v_why is null then
     begin
       perform '' ~ p_pattern;
@@ -645,7 +664,8 @@ declare
   v_part text;
   v_match text[];
 begin
-  foreach v_part in array string_to_array(left(p_range, 1025), ',') loop
+  -- an empty range would split into no bound at all
+  foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
     v_match := regexp_match(v_part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$');
     if v_match is null or not hwqueue.is_version(v_match[2], p_kind) or (p_kind = 'semver' and v_match[1] = '~>') then
       perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
@@ -673,6 +693,18 @@ CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wante
   ) c
 $$;
 
+CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
+  from (select jsonb_strip_nulls(jsonb_build_object(
+          'cpu_milli', case when p_node.cpu_milli is not null then nullif(p_class.cpu_milli, 0) end,
+          'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
+          'custom', p_class.custom,
+          'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
+          'gpus', p_gpus)) as amounts) a
+$$;
+
 CREATE TABLE hwqueue.ready (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -690,7 +722,7 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', au
 
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
-CREATE FUNCTION hwqueue.claim_candidates(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_limit integer, p_depth integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(entry hwqueue.ready, score double precision)
+CREATE FUNCTION hwqueue.claim_candidates(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_limit integer, p_depth integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(entry hwqueue.ready, score double precision, is_head boolean)
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -698,6 +730,7 @@ declare
   v_scores double precision[];
   v_window int := greatest(p_limit, (select max(q.window_size) from unnest(p_queues) q));
   v_probe int := (select max(q.probe_size) from unnest(p_queues) q);
+  v_flat boolean;
   v_found int;
 begin
   select coalesce(array_agg(f.class_id order by f.score desc), '{}'), coalesce(array_agg(f.score order by f.score desc), '{}')
@@ -706,10 +739,11 @@ begin
   if v_classes = '{}' then
     return;
   end if;
-  if v_scores[1] = v_scores[cardinality(v_scores)] then
-    -- all score alike: the front of the global order says it all, unless too little of it is for this node
+  v_flat := v_scores[1] = v_scores[cardinality(v_scores)];
+  if v_flat and cardinality(p_queues) = 1 then
+    -- all score alike: the front of the queue's order says it all, unless too little of it is for this node
     return query
-      select f, v_scores[1] from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
+      select f, v_scores[1], false from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
       order by f.tier, f.rank, f.position limit p_limit;
     get diagnostics v_found = row_count;
     if v_found >= p_limit then
@@ -718,9 +752,9 @@ begin
   end if;
   -- an entry may come twice; the second time it is gone
   return query
-    select c.entry, c.score
+    select c.entry, c.score, c.is_head
     from (
-      select h.entry, k.score
+      select h.entry, k.score, true as is_head
       from unnest(v_classes[1 : v_probe], v_scores[1 : v_probe]) k(class_id, score)
       cross join lateral (
         select r as entry from hwqueue.ready r
@@ -729,9 +763,9 @@ begin
       ) h
       union all
       -- what the probes leave out may still be at the front
-      select f, v_scores[array_position(v_classes, f.class_id)]
+      select f, v_scores[array_position(v_classes, f.class_id)], false
       from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
-      where cardinality(v_classes) > v_probe
+      where cardinality(v_classes) > v_probe or (v_flat and cardinality(p_queues) > 1)
     ) c
     order by (c.entry).tier, (c.entry).rank, c.score desc, (c.entry).position
     limit p_limit;
@@ -796,6 +830,7 @@ declare
   v_granted int := 0;
   v_before int;
   v_seen int;
+  v_depth int := 1;
   v_spare int := 8;  -- candidates beyond those wanted: the first may be taken by others
 begin
   if v_node.cordoned_at is null then
@@ -806,11 +841,11 @@ begin
       v_seen := 0;
       for v_pick in
         select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
-          p_qty - v_granted + v_spare, case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
+          p_qty - v_granted + v_spare, v_depth * case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
       loop
         v_seen := v_seen + 1;
         select g.* into v_grant
-        from hwqueue.grant_lease(v_pick.entry, v_counted, v_node,
+        from hwqueue.grant_lease(v_pick.entry, v_pick.is_head, v_node,
           coalesce(p_claim_timeout, (select q.claim_timeout from unnest(p_queues) q where q.queue_id = (v_pick.entry).queue_id)),
           v_generation, p_now, p_shard, v_state) g;
         v_state := v_grant.p_state;
@@ -826,6 +861,7 @@ begin
       exit when v_granted = p_qty or v_seen = 0 or v_spare > 1000 or (v_granted > v_before and not v_counted);
       if v_granted = v_before then
         v_spare := v_spare * 8;
+        v_depth := v_depth * 8;
       end if;
     end loop;
   end if;
@@ -1005,7 +1041,7 @@ begin
     v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
     v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
     v_row.retain_failed, hwqueue.clock())
-  on conflict (shard_id, name) do nothing
+  on conflict do nothing
   returning * into v_existing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
@@ -1028,10 +1064,10 @@ declare
   v_shard hwqueue.shard;
 begin
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  if v_shard.timeline = v_timeline then
+  if v_shard.timeline = v_timeline and v_shard.server_started_at = pg_postmaster_start_time() then
     return v_shard.generation;
   end if;
-  return hwqueue.raise_generation(v_timeline, p_shard);
+  return hwqueue.note_server(v_timeline, p_shard);
 end
 $$;
 
@@ -1125,31 +1161,24 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     AS $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
-  v_claim hwqueue.claim;
+  v_now timestamptz;
 begin
+  perform hwqueue.require_read_committed();
   perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for update;
-  if not p_force and (
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
+  if not coalesce(p_force, false) and (
        exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)
     or exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue.queue_id)
     or exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)) then
     perform hwqueue.refuse('QHQ03', format('queue %s is not empty', p_queue), jsonb_build_object('queue', p_queue),
       'wait until it is, or drop it with p_force => true, which loses the leases');
   end if;
-  for v_claim in select c.* from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.node_id, c.lease_id loop
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
-    perform hwqueue.remove_claim(v_claim.lease_id, p_shard);
-  end loop;
-  delete from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id;
-  delete from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue.queue_id;
-  delete from hwqueue.idempotency i where i.shard_id = p_shard and i.queue_id = v_queue.queue_id;
-  delete from hwqueue.attempt a using hwqueue.lease l
-  where l.shard_id = p_shard and l.queue_id = v_queue.queue_id and a.shard_id = p_shard and a.lease_id = l.lease_id;
-  delete from hwqueue.lease l where l.shard_id = p_shard and l.queue_id = v_queue.queue_id;
-  delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue.queue_id;
-  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue.queue_id;
-  delete from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
-  delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue.queue_id;
-  delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  v_now := hwqueue.clock();
+  update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
+  update hwqueue.claim c
+  set stop_requested_at = coalesce(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
+  where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
 end
 $$;
 
@@ -1308,7 +1337,8 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
-    'retry_at', to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), p_shard)
+    'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+                    else p_retry_at::text end), p_shard)
 $$;
 
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) RETURNS bigint
@@ -1330,6 +1360,9 @@ begin
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
     returning c.class_id into v_class.class_id;
+  elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
+    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class.class_id for key share;
   end if;
   return v_class.class_id;
 end
@@ -1420,7 +1453,7 @@ CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueu
 declare
   v_queue hwqueue.queue;
 begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue;
+  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null;
   if not found then
     perform hwqueue.refuse('QHQ01', format('queue %s does not exist', coalesce(to_json(left(p_queue, 100))::text, 'null')),
       jsonb_build_object('queue', left(p_queue, 100), 'shard_id', p_shard),
@@ -1448,7 +1481,7 @@ CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.head
     AS $$
   select (j.c).class_id, hwqueue.lease_score(j.q, j.affinity, hwqueue.fit_score(j.c, j.share, p_room))
   from (
-    select c, q, e.affinity, r.share
+    select c.k as c, q, e.affinity, r.share
     from unnest(p_queues) q
     join lateral (
       select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
@@ -1460,10 +1493,14 @@ CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.head
       select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       where x.class_id is not null
     ) e on true
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
-    left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
-    where p_tasks is null or c.task_name = any (p_tasks)
-    offset 0  -- a fence: the planner cannot tell how few lacking() leaves, and would start the join with it
+    -- fences (offset 0): by index, class for class. How many classes are eligible is in no statistics, and the planner would
+    -- read every class there is, or ask all of them what they lack
+    cross join lateral (
+      select k from hwqueue.placement_class k where k.shard_id = p_shard and k.class_id = e.class_id offset 0) c
+    left join lateral (
+      select s.share from hwqueue.class_reach s where s.shard_id = p_shard and s.class_id = e.class_id offset 0) r on true
+    where (c.k).queue_id = q.queue_id and (p_tasks is null or (c.k).task_name = any (p_tasks))
+    offset 0
   ) j
   where hwqueue.lacking(j.c, p_room) = ''
 $$;
@@ -1567,40 +1604,28 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer)
+CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 declare
   v_now timestamptz;
-  v_extended jsonb;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_heartbeat(p_claims, p_extend);
   perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
-  if coalesce(p_claims, '[]') = '[]' then
-    return;
-  end if;
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id in (select b.lease_id from jsonb_to_recordset(p_claims) b(lease_id uuid))
-  order by c.lease_id for update;
-  with beat as (
-    update hwqueue.claim c
-    set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
-    from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token bigint)
-    where c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token and c.node_id = p_node
-    returning c.lease_id, coalesce(c.stop_reason, 'ok') as verdict, c.expires_at
-  )
-  select jsonb_object_agg(b.lease_id, to_jsonb(b)) into v_extended from beat b;
-  return query
-    select b.lease_id, coalesce(v_extended #>> array[b.lease_id::text, 'verdict'],
-             case when l.state = 'cancelled' then 'cancelled' else 'lost' end),
-           (v_extended #>> array[b.lease_id::text, 'expires_at'])::timestamptz, p_shard
-    from jsonb_to_recordset(p_claims) b(lease_id uuid)
-    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = b.lease_id;
+  shard_id := p_shard;
+  for lease_id, claim_token in
+    select b.lease_id, b.claim_token::bigint from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token numeric)
+    order by b.lease_id, b.claim_token
+  loop
+    select b.verdict, b.expires_at into verdict, expires_at
+    from hwqueue.beat_claim(p_node, lease_id, claim_token, p_extend, v_now, p_shard) b;
+    return next;
+  end loop;
 end
 $$;
 
@@ -1669,7 +1694,7 @@ begin
   end if;
   begin
     if jsonb_typeof(p_value) = 'number' and (p_value #>> '{}')::numeric between 0 and 315360000 then
-      v_span := make_interval(secs => (p_value #>> '{}')::double precision);
+      v_span := make_interval(secs => round((p_value #>> '{}')::numeric, 6)::double precision);
     elsif jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 100 then
       v_span := (p_value #>> '{}')::interval;
     end if;
@@ -1696,7 +1721,7 @@ begin
     perform hwqueue.refuse(p_code, format('%s must be a number from %s to %s, got %s', p_field, p_min, p_max, left(p_value::text, 60)),
       jsonb_build_object('field', p_field), 'give a JSON number in that range');
   end if;
-  return (p_value #>> '{}')::numeric;
+  return round((p_value #>> '{}')::numeric, 6);
 end
 $$;
 
@@ -1728,7 +1753,7 @@ begin
      and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
-    exception when invalid_datetime_format or datetime_field_overflow then
+    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
       v_time := null;
     end;
   end if;
@@ -1778,28 +1803,31 @@ CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_
 declare
   -- read before the classes are: whatever finished below the horizon, the statements below can see
   v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_node_seen xid8 := hwqueue.valid_mark(p_state.classes_seen, v_horizon);
+  v_node_seen xid8 := hwqueue.valid_mark(p_state.classes_seen);
   v_profile_seen xid8;
   v_profile hwqueue.profile;
+  v_locked hwqueue.profile;
 begin
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
-  v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen, v_horizon);
-  perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid >= least(v_profile_seen, v_node_seen) limit 1;
+  v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen);
+  -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
+  perform 1 from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.created_xid >= least(v_profile_seen, v_node_seen) order by c.created_xid limit 1;
   if not found then
     return;
   end if;
-  perform hwqueue.judge_pinned(p_node, p_state, v_node_seen, v_horizon, p_shard);
-  select p.* into v_profile from hwqueue.profile p
+  perform hwqueue.judge_pinned(p_node, p_state, v_horizon, p_shard);
+  select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    perform hwqueue.judge_for_profile(v_profile, v_horizon, p_shard);
+    perform hwqueue.judge_for_profile(v_locked, v_horizon, p_shard);
   else
     return query
       select c.class_id, c.queue_id, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}')
-      from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.created_xid >= v_profile_seen and not c.is_pinned
-        and c.anchors && hwqueue.profile_anchors(p_node.labels, p_node.rack)
-        and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
+      from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
+                                         false, p_shard)) u(class_id)
+      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+      where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
         and not exists (select 1 from hwqueue.profile_eligibility e
                         where e.shard_id = p_shard and e.profile_id = p_node.profile_id
                           and e.queue_id = c.queue_id and e.class_id = c.class_id);
@@ -1827,64 +1855,62 @@ CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon x
     LANGUAGE plpgsql
     AS $$
 declare
-  v_seen xid8 := hwqueue.valid_mark(p_profile.classes_seen, p_horizon);
-  v_new bigint[];
+  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_profile.classes_seen), p_profile.classes_judged, p_profile.anchors,
+                                             false, p_shard);
+  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
 begin
-  v_new := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= v_seen and not c.is_pinned and c.anchors && p_profile.anchors
-      and c.class_id <> all (p_profile.classes_judged));
-  if v_new = '{}' and p_profile.classes_seen = p_horizon then
+  if v_batch = '{}' and p_profile.classes_seen = v_mark then
     return;
   end if;
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, affinity)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id,
          hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
   from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = any (v_new)
+  where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
   on conflict do nothing;
   -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
   if hwqueue.refresh_reach(array(
-       select n from unnest(v_new) n
-       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = n)), p_shard) is null then
+       select b from unnest(v_batch) b
+       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = b)), p_shard) is null then
     return;
   end if;
   update hwqueue.profile p
-  set classes_seen = p_horizon, classes_judged = array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= p_horizon and c.class_id = any (p_profile.classes_judged || v_new))
+  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
 end
 $$;
 
-CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_seen xid8, p_horizon xid8, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_resources uuid[] := p_node.resources || p_node.gpu_ids;
-  v_new bigint[];
+  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_state.classes_seen), p_state.classes_judged, p_node.anchors, true, p_shard);
+  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
 begin
-  v_new := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned and c.anchors && p_node.anchors
-      and c.class_id <> all (p_state.classes_judged));
-  if v_new = '{}' and p_state.classes_seen = p_horizon then
+  if v_batch = '{}' and p_state.classes_seen = v_mark then
     return;
   end if;
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
   select p_shard, p_node.node_id, c.queue_id, c.class_id,
          hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = any (v_new)
+  where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   on conflict do nothing;
   update hwqueue.node_state s
-  set classes_seen = p_horizon, classes_judged = array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= p_horizon and c.class_id = any (p_state.classes_judged || v_new))
+  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard)
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
 end
+$$;
+
+CREATE FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) RETURNS bigint[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(
+    select c.class_id from unnest(p_judged) j join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j
+    where c.created_xid >= p_mark)
 $$;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
@@ -2079,7 +2105,7 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
          (select count(*) from hwqueue.claim c where c.shard_id = q.shard_id and c.queue_id = q.queue_id),
          hwqueue.queue_policy(q), q.shard_id
   from hwqueue.queue q
-  where q.shard_id = p_shard
+  where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
 $$;
 
@@ -2203,16 +2229,25 @@ CREATE TABLE hwqueue.shard (
     generation bigint DEFAULT 1 NOT NULL,
     system_identifier bigint,
     timeline integer,
-    classes_pruned_at timestamp with time zone,
+    server_started_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer) RETURNS bigint
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select case when p_shard.timeline is null then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
+  select case when p_shard.timeline is null or (p_shard.timeline, p_shard.system_identifier) = (p_timeline, p_system)
+              then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
+$$;
+
+CREATE FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) RETURNS xid8
+    LANGUAGE sql STABLE
+    AS $$
+  select case when cardinality(p_batch) < 500 then p_horizon else least(p_horizon, (
+    select c.created_xid from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = p_batch[cardinality(p_batch)])) end
 $$;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
@@ -2416,6 +2451,7 @@ begin
   end if;
   perform hwqueue.check_object(p_placement,
     array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
+  perform hwqueue.check_depth(p_placement, p_field, 'QHC03');
   if length(p_placement::text) > 65536 then
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(p_placement::text)),
       jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
@@ -2545,6 +2581,7 @@ begin
   if p_tags is null or jsonb_typeof(p_tags) = 'null' then
     return '[]'::jsonb;
   end if;
+  perform hwqueue.check_depth(p_tags, p_field, 'QHC03');
   if jsonb_typeof(p_tags) <> 'object' or length(p_tags::text) > 16384 then
     perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
       jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
@@ -2606,6 +2643,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_system bigint := (select c.system_identifier from pg_control_system() c);
+  v_shard hwqueue.shard;
+begin
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+    return hwqueue.next_generation(v_shard, p_timeline, v_system);
+  end if;
+  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  update hwqueue.shard s
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
+      generation = hwqueue.next_generation(s, p_timeline, v_system)
+  where s.shard_id = p_shard;
+  if v_shard.system_identifier <> v_system then
+    update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
+    update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
+    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
+  end if;
+  return hwqueue.next_generation(v_shard, p_timeline, v_system);
+end
+$$;
+
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS hwqueue.queue[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2613,7 +2676,7 @@ declare
   v_queues hwqueue.queue[];
   v_name text;
 begin
-  v_queues := array(select q from hwqueue.queue q where q.shard_id = p_shard and q.name = any (p_queues) order by q.queue_id);
+  v_queues := array(select q from hwqueue.queue q where q.shard_id = p_shard and q.name = any (p_queues) and q.dropped_at is null order by q.queue_id);
   if cardinality(v_queues) < cardinality(p_queues) then
     foreach v_name in array p_queues loop
       perform hwqueue.find_queue(v_name, p_shard);
@@ -2842,7 +2905,7 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
-  perform hwqueue.stamp_retired_classes(p_limit, p_shard);
+  perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
   v_old := array(
     select l.lease_id
@@ -2856,19 +2919,17 @@ begin
     ) l
     where q.shard_id = p_shard
     limit p_limit);
-  delete from hwqueue.idempotency i using hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
-    and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
-  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
-  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
+  if v_old <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
+    delete from hwqueue.idempotency i using hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
+      and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
+    delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
+    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
+  end if;
   leases := cardinality(v_old);
   classes := hwqueue.prune_classes(p_limit, v_now, p_shard);
-  with gone as (
-    delete from hwqueue.node n
-    where n.shard_id = p_shard and n.deregistered_at < v_now - interval '30 days'
-    returning n.node_id)
-  select count(*) into nodes from gone;
-  perform hwqueue.prune_profiles(p_limit, v_now, p_shard);
+  nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
+  perform hwqueue.prune_profiles(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard);
   return next;
 end
 $$;
@@ -2899,6 +2960,22 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_gone uuid[];
+begin
+  v_gone := array(
+    select n.node_id from hwqueue.node n
+    where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days'
+    limit p_limit for update skip locked);
+  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = any (v_gone);
+  delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = any (v_gone);
+  return cardinality(v_gone);
+end
+$$;
+
 CREATE FUNCTION hwqueue.prune_profiles(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2916,6 +2993,42 @@ begin
     where not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = g));
   delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = any (v_gone);
   delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = any (v_gone);
+end
+$$;
+
+CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_queue_id int;
+  v_leases uuid[];
+begin
+  for v_queue_id in
+    select q.queue_id from hwqueue.queue q
+    where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before <= v_oldest_running
+    limit p_limit for update skip locked
+  loop
+    continue when exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id);
+    v_leases := array(select l.lease_id from hwqueue.lease l
+                      where l.shard_id = p_shard and l.queue_id = v_queue_id limit p_limit for update skip locked);
+    if v_leases <> '{}' then
+      delete from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id and r.lease_id = any (v_leases);
+      delete from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id and s.lease_id = any (v_leases);
+      delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_leases);
+      delete from hwqueue.idempotency i where i.shard_id = p_shard and i.queue_id = v_queue_id and i.lease_id = any (v_leases);
+      delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_leases);
+    end if;
+    if not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.queue_id = v_queue_id) then
+      delete from hwqueue.class_reach r using hwqueue.placement_class c
+      where c.shard_id = p_shard and c.queue_id = v_queue_id and r.shard_id = p_shard and r.class_id = c.class_id;
+      delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
+      delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
+      delete from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id;
+      delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
+      delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
+    end if;
+  end loop;
 end
 $$;
 
@@ -2971,30 +3084,6 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     'retain_failed', extract(epoch from p_queue.retain_failed)))
 $$;
 
-CREATE FUNCTION hwqueue.raise_generation(p_timeline integer, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_system bigint := (select c.system_identifier from pg_control_system() c);
-  v_shard hwqueue.shard;
-begin
-  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  if v_shard.timeline = p_timeline and v_shard.system_identifier = v_system then
-    return v_shard.generation;
-  end if;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if found then
-    -- sees what the one before wrote: then nothing is left to do
-    update hwqueue.shard s
-    set timeline = p_timeline, system_identifier = v_system, generation = hwqueue.next_generation(s, p_timeline)
-    where s.shard_id = p_shard and (s.timeline is distinct from p_timeline or s.system_identifier is distinct from v_system);
-    select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-    return v_shard.generation;
-  end if;
-  return hwqueue.next_generation(v_shard, p_timeline);
-end
-$$;
-
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql
     AS $$
@@ -3036,7 +3125,7 @@ begin
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
   v_now := hwqueue.clock();
-  perform hwqueue.raise_generation(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
+  perform hwqueue.current_generation(p_shard);
   expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
   promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
   deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);
@@ -3053,31 +3142,25 @@ CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestam
     LANGUAGE plpgsql
     AS $$
 declare
-  v_peek record;
   v_claim hwqueue.claim;
+  v_grace interval;
   v_count int := 0;
 begin
-  for v_peek in
-    select c.lease_id, c.node_id, c.assignment is not null as counted, q.reap_grace
-    from hwqueue.claim c join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+  for v_claim in
+    select c.* from hwqueue.claim c
     where c.shard_id = p_shard and c.check_at <= p_now
-      and (p_node is null or c.assignment is null or c.node_id = p_node)
+      and (p_node is null or (c.assignment is null and c.node_id <> p_node and c.check_at + c.claim_timeout <= p_now))
     order by c.check_at limit p_limit
+    for update skip locked
   loop
-    if v_peek.counted then
-      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_peek.node_id for no key update skip locked;
-      continue when not found;
-    end if;
-    -- also sees that a later claim of the lease is still the peeked one's kind: same node, still due
-    select c.* into v_claim from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = v_peek.lease_id and c.node_id = v_peek.node_id and c.check_at <= p_now
-      and (c.assignment is not null) = v_peek.counted
-    for update skip locked;
-    continue when not found;
-    if v_claim.expires_at + v_peek.reap_grace > p_now then
-      update hwqueue.claim c set check_at = c.expires_at + v_peek.reap_grace
-      where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+    v_grace := coalesce((select q.reap_grace from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_claim.queue_id), '0');
+    if v_claim.expires_at + v_grace > p_now then
+      update hwqueue.claim c set check_at = c.expires_at + v_grace where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
       continue;
+    end if;
+    if v_claim.assignment is not null then
+      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update skip locked;
+      continue when not found;  -- the node is at work: the next reap will see
     end if;
     perform hwqueue.end_claim(v_claim, 'expired',
       jsonb_build_object('reason', 'claim_expired', 'expires_at', v_claim.expires_at),
@@ -3102,10 +3185,12 @@ begin
     select s.lease_id from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
     order by s.deadline limit p_limit for update skip locked);
   delete from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now and s.lease_id = any (v_late);
-  update hwqueue.lease l
-  set state = 'failed', finished_at = p_now,
-      error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
-  where l.shard_id = p_shard and l.lease_id = any (v_late);
+  if v_late <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
+    update hwqueue.lease l
+    set state = 'failed', finished_at = p_now,
+        error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
+    where l.shard_id = p_shard and l.lease_id = any (v_late);
+  end if;
   return cardinality(v_late);
 end
 $$;
@@ -3132,8 +3217,10 @@ begin
   if p_forget then
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
   end if;
-  update hwqueue.claim c set node_epoch = p_epoch
-  where c.shard_id = p_shard and c.node_id = p_node.node_id and c.node_epoch < p_epoch;
+  update hwqueue.claim c
+  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
+  from hwqueue.placement_class k
+  where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,
@@ -3220,6 +3307,89 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.regexp_danger(p_pattern text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_at int := 1;
+  v_char text;
+  v_bound text[];
+  v_times int;
+  v_size int := 0;            -- of the group that is being read, written out
+  v_last int := 0;            -- of its last atom
+  v_has_bound boolean := false;
+  v_last_has_bound boolean := false;
+  v_outer_sizes int[] := '{}'::int[];
+  v_outer_bounds boolean[] := '{}'::boolean[];
+begin
+  if length(p_pattern) > 200 then
+    return 'longer than 200 characters';
+  elsif p_pattern ~ '^\*\*\*' then
+    return 'a director (***)';
+  end if;
+  while v_at <= length(p_pattern) loop
+    v_char := substr(p_pattern, v_at, 1);
+    v_last_has_bound := v_last_has_bound and v_char = '{';
+    if v_char = '\' then
+      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
+        return 'a back-reference or octal escape';
+      end if;
+      v_last := 1;
+      v_at := v_at + 2;
+    elsif v_char = '[' then
+      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
+      v_bound := regexp_match(substr(p_pattern, v_at), '^\[\^?\]?(?:\\.|\[:[^:]*:\]|\[\.[^.]*\.\]|\[=[^=]*=\]|[^]\\])*\]');
+      if v_bound is null then
+        return 'a bracket that does not close';
+      end if;
+      v_last := 1;
+      v_at := v_at + length(v_bound[1]);
+    elsif v_char = '(' then
+      if substr(p_pattern, v_at + 1, 1) = '?' then
+        return 'lookaround or another (? construct';
+      end if;
+      v_outer_sizes := v_outer_sizes || v_size;
+      v_outer_bounds := v_outer_bounds || v_has_bound;
+      v_size := 0;
+      v_last := 0;
+      v_has_bound := false;
+      v_at := v_at + 1;
+      continue;
+    elsif v_char = ')' and v_outer_sizes <> '{}' then
+      v_last := v_size;
+      v_last_has_bound := v_has_bound;
+      v_size := v_outer_sizes[cardinality(v_outer_sizes)];
+      v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
+      v_outer_sizes := trim_array(v_outer_sizes, 1);
+      v_outer_bounds := trim_array(v_outer_bounds, 1);
+      v_at := v_at + 1;
+    elsif v_char = '{' then
+      v_bound := regexp_match(substr(p_pattern, v_at), '^(\{([0-9]{1,9})(?:(,)([0-9]{0,9}))?\})');
+      if v_bound is null then
+        return 'a { that is no bound';
+      end if;
+      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int) + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+      if v_times > 32 then
+        return 'a bound above 32';
+      elsif v_last_has_bound then
+        return 'a bound inside a bounded group';
+      end if;
+      v_last := v_last * greatest(v_times - 1, 0);
+      v_has_bound := true;
+      v_at := v_at + length(v_bound[1]);
+    else
+      v_last := 1;
+      v_at := v_at + 1;
+    end if;
+    v_size := v_size + v_last;
+    if v_size > 500 then
+      return 'more than 500 characters with its bounds written out';
+    end if;
+  end loop;
+  return null;
+end
+$$;
+
 CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3239,6 +3409,8 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
+  -- before the lock: it may wait for another registration of such a node
+  v_node.profile_id := hwqueue.find_profile(v_node.labels, v_node.rack, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
@@ -3248,23 +3420,21 @@ begin
   if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
     v_epoch := v_epoch + 1;
   end if;
-  perform 1 from hwqueue.node n
-  where n.shard_id = p_shard and n.name = v_node.name and n.node_id <> p_node and n.deregistered_at is null;
-  if found then
-    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
-      jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
-  end if;
-  v_node.profile_id := hwqueue.find_profile(v_node.labels, v_node.rack, v_now, p_shard);
   v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node, v_node.resources || v_node.gpu_ids);
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
   v_node.drain_by := v_old.drain_by;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
-  insert into hwqueue.node select v_node.*;
+  insert into hwqueue.node select v_node.* on conflict do nothing;
+  if not found then
+    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
+      jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
+  end if;
   if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, v_old.anchors is distinct from v_node.anchors, p_shard);
+  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.labels, v_old.rack, v_old.resources, v_old.gpu_ids)
+    is distinct from (v_node.labels, v_node.rack, v_node.resources, v_node.gpu_ids), p_shard);
   return v_epoch;
 end
 $$;
@@ -3273,7 +3443,7 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', extract(epoch from p_delay)), p_shard)
+  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
 $$;
 
 CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
@@ -3466,7 +3636,7 @@ begin
     order by e.value ->> 'lease_id', e.ordinality
   loop
     select s.verdict, s.state into v_result
-    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::bigint, v_item, p_shard) s;
+    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard) s;
     return query select 'settled', v_ordinal, (v_item ->> 'lease_id')::uuid,
       case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end, v_result.state,
       null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,
@@ -3589,7 +3759,7 @@ CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
 begin
   return query
@@ -3605,7 +3775,7 @@ CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integ
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[] := '{}'::hwqueue.spawn_request[];
   v_item jsonb;
@@ -3674,24 +3844,39 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.stamp_retired_classes(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform pg_current_xact_id();
+  return hwqueue.find_queue(p_queue, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  v_retired bigint[] := array(
+  v_classes bigint[] := array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.retired_at is not null and c.retired_before is null limit p_limit);
+  v_queues int[] := array(
+    select q.queue_id from hwqueue.queue q
+    where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before is null limit p_limit);
   v_later xid8;
 begin
-  if v_retired = '{}' or pg_current_xact_id_if_assigned() is not null then
+  if v_classes = '{}' and v_queues = '{}' or pg_current_xact_id_if_assigned() is not null then
     return;
   end if;
   v_later := pg_current_xact_id();
   update hwqueue.placement_class c set retired_before = v_later
   where c.shard_id = p_shard and c.class_id in (
     select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.class_id = any (v_retired) and o.retired_before is null
-    for update skip locked);
+    where o.shard_id = p_shard and o.class_id = any (v_classes) and o.retired_before is null for update skip locked);
+  update hwqueue.queue q set dropped_before = v_later
+  where q.shard_id = p_shard and q.queue_id in (
+    select o.queue_id from hwqueue.queue o
+    where o.shard_id = p_shard and o.queue_id = any (v_queues) and o.dropped_before is null for update skip locked);
 end
 $$;
 
@@ -3751,16 +3936,10 @@ CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueu
 declare
   v_device int;
 begin
-  assignment := jsonb_strip_nulls(jsonb_build_object(
-    'cpu_milli', case when p_node.cpu_milli is not null and p_class.cpu_milli > 0 then p_class.cpu_milli end,
-    'memory_mib', case when p_node.memory_mib is not null and p_class.memory_mib > 0 then p_class.memory_mib end,
-    'custom', p_class.custom,
-    'gpu_milli', case when p_class.gpu_count > 0 then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
-    'gpus', case when p_class.gpu_count > 0 then (
-      select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
-      from unnest(p_devices) d) end));
-  if assignment = '{}' and p_node.slots is null then
-    assignment := null;
+  assignment := hwqueue.claim_assignment(p_class, p_node, (
+    select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
+    from unnest(p_devices) d));
+  if assignment is null then
     return;
   end if;
   p_state.claim_count := p_state.claim_count + 1;
@@ -3786,6 +3965,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) RETURNS bigint[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned = p_pinned and c.anchors && p_anchors
+      and not exists (select 1 from unnest(p_judged) j where j = c.class_id)
+    order by c.created_xid, c.class_id limit 500)
+$$;
+
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3794,6 +3983,9 @@ declare
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
   v_class hwqueue.placement_class;
+  v_priority smallint;
+  v_deadline timestamptz;
+  v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
 begin
@@ -3810,22 +4002,22 @@ begin
   v_now := hwqueue.clock();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
+  v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
+  v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
+  v_class_id := hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
+    case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
+    case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
+         else v_class.placement end, p_shard);
   update hwqueue.lease l
-  set priority = coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), l.priority),
-      rank = l.rank + l.priority - coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), l.priority),
-      deadline = case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else l.deadline end,
-      class_id = hwqueue.find_class(l.queue_id, l.task_name, v_class.tenant, v_class.service_id,
-        case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
-        case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-             else v_class.placement end, p_shard)
+  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard);
 end
 $$;
 
-CREATE FUNCTION hwqueue.valid_mark(p_mark xid8, p_horizon xid8) RETURNS xid8
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select case when p_mark > p_horizon then '0'::xid8 else p_mark end $$;
+CREATE FUNCTION hwqueue.valid_mark(p_mark xid8) RETURNS xid8
+    LANGUAGE sql STABLE
+    AS $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
 
 CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3926,6 +4118,7 @@ declare
   v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests whose key stands for another lease
   v_clash uuid;
   v_index int;
+  v_written int;
 begin
   if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
     select coalesce(jsonb_object_agg(k.ordinal, k.lease_id), '{}') into v_keyed
@@ -3950,7 +4143,13 @@ begin
     max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0, s.rank,
     coalesce(e.position, 0), s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now
-  from unnest(v_fresh) s left join entry e on e.lease_id = s.lease_id;
+  from unnest(v_fresh) s left join entry e on e.lease_id = s.lease_id
+  on conflict do nothing;
+  get diagnostics v_written = row_count;
+  if v_written < cardinality(v_fresh) then  -- another session has just spawned with the same id of its own
+    perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
+      'use a fresh id, or idempotency_key to spawn once');
+  end if;
   insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
   select p_shard, p_queue.queue_id, 0, 0, 0, s.rank, s.class_id, s.lease_id, s.available_at, s.deadline
   from unnest(v_fresh) s where s.available_at > p_now;
@@ -4119,9 +4318,6 @@ ALTER TABLE ONLY hwqueue.profile
 ALTER TABLE ONLY hwqueue.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (shard_id, queue_id);
 
-ALTER TABLE ONLY hwqueue.queue
-    ADD CONSTRAINT queue_shard_id_name_key UNIQUE (shard_id, name);
-
 ALTER TABLE ONLY hwqueue.queue_signal
     ADD CONSTRAINT queue_signal_pkey PRIMARY KEY (shard_id, queue_id);
 
@@ -4165,6 +4361,8 @@ CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (sha
 
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (shard_id, class_id);
 
+CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (shard_id, name) WHERE (dropped_at IS NULL);
+
 CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id, tier, rank, "position");
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
@@ -4188,6 +4386,8 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.beat_claim(p_node uuid, p_lease uuid, p_token bigint, p_extend interval, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT expires_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
@@ -4196,6 +4396,8 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 REVOKE ALL ON FUNCTION hwqueue.check_claim_arguments(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
@@ -4224,6 +4426,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_limit integer, p_depth integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4343,7 +4547,9 @@ REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_seen xid8, p_horizon xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -4391,7 +4597,9 @@ REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
@@ -4421,6 +4629,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
@@ -4443,13 +4653,15 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.raise_generation(p_timeline integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -4473,6 +4685,8 @@ REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integ
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.regexp_danger(p_pattern text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) TO hwqueue_worker;
@@ -4537,7 +4751,9 @@ GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stamp_retired_classes(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -4547,12 +4763,14 @@ REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM 
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.valid_mark(p_mark xid8, p_horizon xid8) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.valid_mark(p_mark xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 

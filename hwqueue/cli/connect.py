@@ -28,12 +28,14 @@ def named_database(ctx: typer.Context) -> Named | None:
     """The database that was named, --dsn before HWQUEUE_DSN before PG*; None: the embedded one.
 
     Raises:
-        ConfigError: it cannot be read as a connection string.
+        ConfigError: it is empty, or cannot be read as a connection string.
     """
-    if dsn := options_of(ctx).dsn:
-        return Named(_checked(dsn, "--dsn"), "--dsn")
-    if dsn := os.environ.get("HWQUEUE_DSN"):
-        return Named(_checked(dsn, "HWQUEUE_DSN"), "HWQUEUE_DSN")
+    for dsn, origin in (
+        (options_of(ctx).dsn, "--dsn"),
+        (os.environ.get("HWQUEUE_DSN"), "HWQUEUE_DSN"),
+    ):
+        if dsn is not None:
+            return Named(_checked(dsn, origin), origin)
     for variable in _LIBPQ:
         if os.environ.get(variable):
             # libpq reads the variables itself
@@ -68,6 +70,16 @@ def connection_string(ctx: typer.Context) -> str:
 
 
 def _checked(dsn: str, origin: str) -> str:
+    """Refuse what names no database.
+
+    Empty is most often a variable of a script that was never set. Taking the embedded server
+    instead would put the work where nobody looks for it.
+    """
+    if not dsn.strip():
+        raise ConfigError(
+            f"{origin} is empty",
+            hint=f"name a database, or leave out {origin} altogether to use the embedded server",
+        )
     try:
         conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:

@@ -6,11 +6,12 @@ import psycopg
 import typer
 
 from hwqueue.cli.connect import locate, named_database
-from hwqueue.cli.output import ExitCode, say, show_one, show_rows
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.errors import ConfigError, SchemaTooOld
+from hwqueue.schema import CheckReport, install_script, read_version
 from hwqueue.schema import check as check_schema
-from hwqueue.schema import install_script, read_version
 from hwqueue.schema import upgrade as upgrade_schema
 
 app = typer.Typer(no_args_is_help=True, help="The embedded server, and the schema of any database.")
@@ -38,6 +39,8 @@ def stop(ctx: typer.Context) -> None:
     """Stop the embedded server; its data is kept."""
     _refuse_named_database(ctx)
     stopped = EmbeddedServer().stop()
+    if options_of(ctx).json:
+        show_one(ctx, {"stopped": stopped})
     say(ctx, "stopped" if stopped else "it was not running")
 
 
@@ -63,7 +66,7 @@ def status(ctx: typer.Context) -> None:
 @app.command(epilog='Example: psql "$(hwqueue db url)"')
 def url(ctx: typer.Context) -> None:
     """Print the connection string, password included; starts the embedded server if it is used."""
-    typer.echo(locate(ctx))
+    _print_text(ctx, "url", locate(ctx))
 
 
 @app.command(epilog="Example: hwqueue db upgrade --dsn postgresql://admin@db.example/app")
@@ -83,11 +86,14 @@ def check(ctx: typer.Context) -> None:
         raise SchemaTooOld(
             "the database has no hwqueue schema", hint="install it: hwqueue db upgrade"
         )
-    rows = [
+    rows: list[dict[str, object]] = [
         {"kind": drift.kind, "name": drift.name, "problem": drift.problem, "facts": drift.facts}
         for drift in report.drifts
     ]
-    show_rows(ctx, rows, empty="everything is as installed")
+    if options_of(ctx).json:
+        typer.echo(to_json(_check_facts(report, rows)))
+    else:
+        show_rows(ctx, rows, empty="everything is as installed")
     if not report.current:
         say(ctx, "an upgrade is due: hwqueue db upgrade")
     if not report.ok:
@@ -95,9 +101,27 @@ def check(ctx: typer.Context) -> None:
 
 
 @app.command(epilog="Example: hwqueue db sql | psql -1 -v ON_ERROR_STOP=1 app")
-def sql(no_roles: NoRoles = False) -> None:
-    """Print the whole installation as one script for psql -1; needs no database."""
-    typer.echo(install_script(roles=not no_roles))
+def sql(ctx: typer.Context, no_roles: NoRoles = False) -> None:
+    """Print the whole installation as one script for psql -1; needs no database.
+
+    It is for a database that has none yet, and stops in any other.
+    """
+    _print_text(ctx, "sql", install_script(roles=not no_roles))
+
+
+def _check_facts(report: CheckReport, drifts: list[dict[str, object]]) -> dict[str, object]:
+    return {
+        "ok": report.ok,
+        "current": report.current,
+        "expected_revision": report.expected_revision,
+        "installed": report.installed,
+        "drifts": drifts,
+    }
+
+
+def _print_text(ctx: typer.Context, name: str, text: str) -> None:
+    """Print a text as it is, for a shell to take; with --json as an object."""
+    typer.echo(to_json({name: text}) if options_of(ctx).json else text)
 
 
 def _refuse_named_database(ctx: typer.Context) -> None:

@@ -118,7 +118,7 @@ def _explain(ctx: typer.Context, report: Report, pending: UUID | None) -> None:
         f"  {report.machines} nodes with {report.gpus} GPUs asked for work, and"
         f" {report.leases} leases waited for them.\n"
         f"  Every node got only what it may run and has room for: {report.timing.claims} claims,"
-        f" p50 {report.timing.claim_p50_ms:.1f} ms,\n"
+        f" p50 {report.timing.claim_p50_ms:.1f} ms a call,\n"
         f"  at most {timed.peak_gpu_percent:.0f} % of the GPUs in use at once."
     )
     if report.check.violations:

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hwqueue.cli.output import cell
 from hwqueue.client import AsyncClient
 from hwqueue.replay.fleet import Fleet
 from hwqueue.replay.model import WHOLE_GPU, Job
@@ -57,7 +58,7 @@ class FleetView:
     def _waiting(self, fleet: Fleet) -> Table:
         table = _one_line_rows(3)
         for job in _first_waiting(fleet):
-            table.add_row(job.name, describe(job), self._why.get(job.name, ""))
+            table.add_row(*map(cell, (job.name, describe(job), self._why.get(job.name, ""))))
         return table
 
 
@@ -100,7 +101,7 @@ def _bars(fleet: Fleet) -> Table:
     for model, count in devices.most_common():
         used = fleet.ledger.used_by_model[model] / WHOLE_GPU
         bar = ProgressBar(total=count, completed=used, width=40)
-        table.add_row(model, bar, f"{used:.1f} of {count} GPUs")
+        table.add_row(cell(model), bar, f"{used:.1f} of {count} GPUs")
     return table
 
 
@@ -110,9 +111,8 @@ def _last_grants(fleet: Fleet) -> Table:
         job = fleet.ledger.jobs[grant.lease_id]
         devices = grant.assignment.gpus if grant.assignment else ()
         gpus = "GPU " + ",".join(str(gpu.index) for gpu in devices) if devices else ""
-        table.add_row(
-            grant.job, "→", grant.machine, gpus, describe(job), f"score {grant.score:.0f}"
-        )
+        cells = (grant.job, "→", grant.machine, gpus, describe(job), f"score {grant.score:.0f}")
+        table.add_row(*map(cell, cells))
     return table
 
 

@@ -1,17 +1,19 @@
 """The `hwqueue` program: its sub-commands, its global options, and how errors end it."""
 
+import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import psycopg
 import typer
 from typer.core import TyperGroup
 
 from hwqueue.cli import db, demo, lease, match, node, queue, replay, worker
-from hwqueue.cli.options import Options, in_front, options_of
-from hwqueue.cli.output import report_error
+from hwqueue.cli.options import Options, asks_for_json, in_front, options_of
+from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.errors import HwqueueError, translate
 
 # Adding a group of commands is adding a line here.
@@ -30,21 +32,40 @@ COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
 )
 
 
+# Of what is wrong with a line. Where the class lives depends on the version of Typer.
+_UsageError = cast(type[Exception], typer.BadParameter.__base__)
+
+
+@contextmanager
+def _errors_told(options: Callable[[], Options]) -> Iterator[None]:
+    """Turn errors into messages and exit codes; `options` is asked when there is one."""
+    try:
+        with translate():
+            yield
+    except _UsageError as error:
+        if not options().json:
+            raise
+        raise typer.Exit(report_usage_error(error)) from error
+    except (HwqueueError, psycopg.Error, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            raise  # whoever read our output has enough of it; Typer ends quietly then
+        raise typer.Exit(report_error(error, options())) from error
+
+
 class _Root(TyperGroup):
-    """Takes global options anywhere on the line, and turns errors into messages and exit codes.
+    """Takes global options anywhere on the line, and tells errors.
 
     `ctx` is Any: where its class lives depends on the version of Typer.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, in_front(args))
+        options = Options(json=asks_for_json(args))
+        with _errors_told(lambda: options):
+            return super().parse_args(ctx, in_front(args))
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with translate():
-                return super().invoke(ctx)
-        except (HwqueueError, psycopg.Error) as error:
-            raise typer.Exit(report_error(error, ctx.find_object(Options) or Options())) from error
+        with _errors_told(lambda: ctx.find_object(Options) or Options(json=ctx.params["json"])):
+            return super().invoke(ctx)
 
 
 app = typer.Typer(

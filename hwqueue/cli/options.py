@@ -23,6 +23,12 @@ def options_of(ctx: typer.Context) -> Options:
     return ctx.find_object(Options) or Options()
 
 
+def asks_for_json(args: Sequence[str]) -> bool:
+    """Whether a line says --json, before it is parsed."""
+    line = list(args)
+    return "--json" in line[: line.index("--") if "--" in line else None]
+
+
 def in_front(args: Sequence[str]) -> list[str]:
     """Move the options of `Options` to the front, so that they may follow a command, too.
 

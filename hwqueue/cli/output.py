@@ -17,6 +17,7 @@ import psycopg
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hwqueue.cli.options import Options, options_of
 from hwqueue.errors import (
@@ -53,6 +54,11 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
 
 Row = Mapping[str, object]
 
+# Characters that move a terminal's cursor or change its colours, as Python spells them.
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+
 
 def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing to show") -> None:
     """Print rows that share their keys; `empty` is said to a person when there are none."""
@@ -63,7 +69,7 @@ def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing 
     elif Console().is_terminal:
         table = Table(*map(_heading, rows[0]), header_style="bold")
         for row in rows:
-            table.add_row(*map(_text, row.values()))
+            table.add_row(*map(cell, row.values()))
         Console().print(table)
     else:
         _print_aligned([list(rows[0]), *(list(map(_text, row.values())) for row in rows)])
@@ -76,10 +82,15 @@ def show_one(ctx: typer.Context, facts: Row) -> None:
     elif Console().is_terminal:
         table = Table.grid(padding=(0, 2))
         for name, value in facts.items():
-            table.add_row(f"[bold]{_heading(name)}[/bold]", _text(value))
+            table.add_row(Text(_heading(name), style="bold"), cell(value))
         Console().print(table)
     else:
         _print_aligned([[name, _text(value)] for name, value in facts.items()])
+
+
+def cell(value: object) -> Text:
+    """A cell of a table on a terminal. What users wrote is no markup and moves no cursor."""
+    return Text(_text(value).translate(_CONTROLS))
 
 
 def say(ctx: typer.Context, message: str) -> None:
@@ -111,6 +122,19 @@ def report_error(error: Exception, options: Options) -> ExitCode:
     return ExitCode.FAILED
 
 
+def report_usage_error(error: Any) -> ExitCode:
+    """Say on stderr, as JSON, what is wrong with a line; return what to exit with.
+
+    `error` is Typer's UsageError. For a person Typer says it itself.
+    """
+    # A group without a command has printed its help, and has nothing more to say.
+    message = error.format_message() or "Missing command."
+    hint = f"see: {error.ctx.command_path} --help" if error.ctx else None
+    content = {"error": message, "sqlstate": None, "detail": None, "hint": hint}
+    typer.echo(to_json(content), err=True)
+    return ExitCode.USAGE
+
+
 def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     """Message, hint, detail and SQLSTATE of an error."""
     if isinstance(error, HwqueueError):
@@ -118,7 +142,9 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
         return message, error.diag.message_hint, error.diag.message_detail, error.sqlstate
-    return str(error), None, None, None
+    # Such as a FileNotFoundError: its message alone can be as short as a number.
+    hint = "add --verbose to see where it came from"
+    return str(error) or type(error).__name__, hint, None, None
 
 
 def _print_aligned(lines: list[list[str]]) -> None:

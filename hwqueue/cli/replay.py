@@ -1,6 +1,7 @@
 """hwqueue replay: run a recorded cluster's work through the queue, and report."""
 
 import asyncio
+import importlib.util
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -16,7 +17,14 @@ from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.cli.progress import stage_line
 from hwqueue.errors import ConfigError
 from hwqueue.replay import check, database
-from hwqueue.replay.report import ModelShare, PendingReason, Report, TimedFigures, summary
+from hwqueue.replay.report import (
+    ModelShare,
+    PendingReason,
+    Report,
+    TimedFigures,
+    Timing,
+    summary,
+)
 from hwqueue.replay.run import Mode, Plan, run
 from hwqueue.replay.trace import read_trace
 
@@ -91,7 +99,7 @@ def replay(
     if keep and (in_place or len(chosen) > 1):
         raise ConfigError("--keep goes with a database of its own and a single seed")
     if chart is not None:
-        _require_chart_path(chart)
+        _require_chart(chart)
     trace = read_trace(nodes, leases, ignore_gpu_spec=ignore_gpu_spec)
     facts = check.facts_from_files(nodes, leases, ignore_gpu_spec=ignore_gpu_spec)
     server = locate(ctx)
@@ -117,12 +125,14 @@ def show_report(ctx: typer.Context, report: Report) -> None:
     facts: dict[str, object] = {
         "nodes": f"{report.machines:,} with {report.gpus:,} GPUs",
         "leases": f"{report.leases:,}, asking for {report.demand_percent:.1f} % of the GPUs",
-        "claims": f"{timing.claims:,} in {timing.seconds:.1f} s = {timing.claims_per_second:,.0f}/s"
-        f" over {report.connections} connections",
-        "claim latency": f"p50 {timing.claim_p50_ms:.1f} ms, p99 {timing.claim_p99_ms:.1f} ms",
-        "empty claims": f"{timing.empty_calls:,}, p50 {timing.empty_p50_ms:.1f} ms,"
-        f" p99 {timing.empty_p99_ms:.1f} ms",
+        "claims": _claims(timing, report.connections),
+        "calls that claimed": _calls(timing.claim_calls, timing.claim_p50_ms, timing.claim_p99_ms),
+        "calls in vain": _calls(timing.empty_calls, timing.empty_p50_ms, timing.empty_p99_ms),
     }
+    if timing.settle_calls:
+        facts["calls that settled"] = _calls(
+            timing.settle_calls, timing.settle_p50_ms, timing.settle_p99_ms
+        )
     if report.timed:
         show_one(ctx, facts | _timed_facts(report.timed))
     else:
@@ -134,6 +144,16 @@ def show_report(ctx: typer.Context, report: Report) -> None:
     _heading("Why leases stay pending")
     show_rows(ctx, [_reason_row(reason) for reason in report.pending], empty="none does")
     _show_check(report.check.grants, report.check.violations)
+
+
+def _claims(timing: Timing, connections: int) -> str:
+    """Leases handed out; without a rate where the recording sets the pace."""
+    rate = "" if timing.claims_per_second is None else f" = {timing.claims_per_second:,.0f}/s"
+    return f"{timing.claims:,} in {timing.seconds:.1f} s{rate} over {connections} connections"
+
+
+def _calls(count: int, p50_ms: float, p99_ms: float) -> str:
+    return f"{count:,}, p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms"
 
 
 def _allocated_fact(report: Report) -> dict[str, object]:
@@ -222,8 +242,12 @@ def _database(
     return database.scratch_database(server, name, keep=keep)
 
 
-def _require_chart_path(path: Path) -> None:
-    """Refuse at once what could not be written after a long run."""
+def _require_chart(path: Path) -> None:
+    """Refuse at once what could not be drawn or written after a long run."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "--chart needs matplotlib, which is not installed", hint="pip install 'hwqueue[chart]'"
+        )
     if path.suffix not in CHART_FORMATS:
         raise ConfigError(f"--chart: {path} must end in {' or '.join(CHART_FORMATS)}")
     if not path.parent.is_dir():

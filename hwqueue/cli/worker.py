@@ -1,8 +1,8 @@
 """hwqueue worker: run a node that claims and runs leases."""
 
 import importlib
+import logging
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 
 from hwqueue.app import App
 from hwqueue.cli.connect import connection_string, named_database
-from hwqueue.cli.inputs import json_object, span
+from hwqueue.cli.inputs import identifier, json_object, span
 from hwqueue.errors import ConfigError
 from hwqueue.worker import WorkerSettings
 from hwqueue.worker import run as run_worker
@@ -54,6 +54,22 @@ ClaimTimeout = Annotated[
 ShutdownTimeout = Annotated[
     str, typer.Option("--shutdown-timeout", help="How long a stop waits for what runs.")
 ]
+CancelGrace = Annotated[
+    str,
+    typer.Option("--cancel-grace", help="How long a cancelled handler has before it is killed."),
+]
+PollInterval = Annotated[
+    str, typer.Option("--poll-interval", help="Mean wait before an idle worker asks again.")
+]
+ReapInterval = Annotated[
+    str,
+    typer.Option(
+        "--reap-interval", help="Mean time between looks for what dead workers left; or never."
+    ),
+]
+NodeId = Annotated[
+    str | None, typer.Option("--node-id", help="Id of the node; made from its name if left out.")
+]
 ListenDsn = Annotated[
     str | None,
     typer.Option("--listen-dsn", help="Direct connection for LISTEN, if --dsn is a pooler's."),
@@ -77,6 +93,10 @@ def run(
     concurrency: Concurrency = 10,
     claim_timeout: ClaimTimeout = None,
     shutdown_timeout: ShutdownTimeout = "30s",
+    cancel_grace: CancelGrace = "5s",
+    poll_interval: PollInterval = "1s",
+    reap_interval: ReapInterval = "10s",
+    node_id: NodeId = None,
     listen_dsn: ListenDsn = None,
 ) -> None:
     """Register this machine as a node and run its leases until SIGTERM or Ctrl-C.
@@ -94,7 +114,13 @@ def run(
         "detect": not no_detect,
         "concurrency": concurrency,
         "claim_timeout": span(claim_timeout, "--claim-timeout"),
-        "shutdown_timeout": span(shutdown_timeout, "--shutdown-timeout") or timedelta(0),
+        "shutdown_timeout": span(shutdown_timeout, "--shutdown-timeout"),
+        "cancel_grace": span(cancel_grace, "--cancel-grace"),
+        "poll_interval": span(poll_interval, "--poll-interval"),
+        "reap_interval": None
+        if reap_interval == "never"
+        else span(reap_interval, "--reap-interval"),
+        "node_id": None if node_id is None else identifier(node_id, "--node-id"),
     }
     if name is not None:
         options["name"] = name
@@ -104,6 +130,8 @@ def run(
     # The embedded server has no pooler in front of it, so LISTEN works on the same address.
     direct = listen_dsn or (None if named_database(ctx) else dsn)
     settings = WorkerSettings(dsn=dsn, listen_dsn=direct, **options)
+    # A program that runs for days says that it has started, and why it stops.
+    logging.getLogger("hwqueue.worker").setLevel(logging.INFO)
     raise typer.Exit(run_worker(loaded, settings))
 
 

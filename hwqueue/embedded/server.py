@@ -221,8 +221,8 @@ class EmbeddedServer:
         while (found := self._postmaster()) and found.state != READY:
             if time.monotonic() > deadline:
                 raise ServerFailed(
-                    f"the embedded server (process {found.pid}) has been {found.state or 'starting'}"
-                    f" for {_SETTLE_S} s",
+                    f"the embedded server (process {found.pid}) has been "
+                    f"{found.state or 'starting'} for {_SETTLE_S} s",
                     hint=f"see its log, {self._log_file}, or stop it: hwqueue db stop",
                 )
             time.sleep(0.05)
@@ -288,9 +288,7 @@ class EmbeddedServer:
     def _start_on(self, port: int) -> int:
         """Start on one port and wait until it takes connections."""
         wait = ("-w", "-t", str(_SETTLE_S))
-        answer = self._pg_ctl(
-            "start", *wait, "-l", str(self._log_file), "-o", self._options(port)
-        )
+        answer = self._pg_ctl("start", *wait, "-l", str(self._log_file), "-o", self._options(port))
         if answer.returncode != 0:
             log = self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
             raise self._failed("start the embedded server", log or answer.stdout, port)

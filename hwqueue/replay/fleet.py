@@ -121,7 +121,7 @@ class Fleet:
             qty=1,
             claim_timeout=mapping.FOREVER,
         )
-        self.ledger.polled(1000 * (time.perf_counter() - before), len(outcome.claimed))
+        self.ledger.settled_in(1000 * (time.perf_counter() - before))
         for grant, settled in zip(ended, outcome.settled, strict=True):
             self.ledger.settled(grant, settled.state or settled.verdict, self.now)
         return self._granted(node, outcome.claimed)

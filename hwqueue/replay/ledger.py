@@ -52,6 +52,12 @@ class Ledger:
     jobs: dict[UUID, Job] = field(default_factory=dict)
     grant_ms: list[float] = field(default_factory=list)
     empty_ms: list[float] = field(default_factory=list)
+    settle_ms: list[float] = field(default_factory=list)
+
+    @property
+    def grants(self) -> int:
+        """Leases handed out so far."""
+        return sum(entry.outcome is None for entry in self.entries)
 
     @property
     def gpu_milli_used(self) -> int:
@@ -64,8 +70,12 @@ class Ledger:
             self.jobs[lease_id] = self.waiting[lease_id] = job
 
     def polled(self, milliseconds: float, granted: int) -> None:
-        """Note one claim call and what it brought."""
+        """Note one call that only claimed, and how many leases it brought."""
         (self.grant_ms if granted else self.empty_ms).append(milliseconds)
+
+    def settled_in(self, milliseconds: float) -> None:
+        """Note one call that settled leases and claimed."""
+        self.settle_ms.append(milliseconds)
 
     def granted(self, grant: Grant, job: Job, at: float) -> None:
         """Note a lease that began to run."""

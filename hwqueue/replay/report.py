@@ -52,16 +52,25 @@ class PendingReason:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Claim calls as the caller saw them; a call that brought nothing is in `empty_*`."""
+    """Leases handed out, and how long calls took as the caller saw it.
+
+    `claims` counts leases, however many a call brought. `claims_per_second` is None for a timed
+    run, where the recording sets the pace. Calls that only claim are in `claim_*` if they brought
+    a lease, else in `empty_*`; those that also settle, with or without a new lease, in `settle_*`.
+    """
 
     seconds: float
     claims: int
-    claims_per_second: float
+    claims_per_second: float | None
+    claim_calls: int
     claim_p50_ms: float
     claim_p99_ms: float
     empty_calls: int
     empty_p50_ms: float
     empty_p99_ms: float
+    settle_calls: int
+    settle_p50_ms: float
+    settle_p99_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ def build(
         leases=len(ledger.jobs),
         connections=plan_figures.connections,
         spawn_seconds=spawn_seconds,
-        timing=timing(ledger, seconds),
+        timing=timing(ledger, seconds, paced=arrival is not None),
         gpus_allocated=used / WHOLE_GPU,
         gpus_allocated_percent=percent(used, trace.gpus * WHOLE_GPU),
         models=model_shares(trace, ledger.used_by_model),
@@ -179,17 +188,21 @@ def timeline(ledger: Ledger, gpus: int) -> list[tuple[float, float]]:
     return line
 
 
-def timing(ledger: Ledger, seconds: float) -> Timing:
-    """Sum up the claim calls of a run that took `seconds`."""
+def timing(ledger: Ledger, seconds: float, *, paced: bool) -> Timing:
+    """Sum up the calls of a run that took `seconds`; `paced` says that a recording set the pace."""
     return Timing(
         seconds=seconds,
-        claims=len(ledger.grant_ms),
-        claims_per_second=len(ledger.grant_ms) / seconds if seconds else 0.0,
+        claims=ledger.grants,
+        claims_per_second=None if paced or not seconds else ledger.grants / seconds,
+        claim_calls=len(ledger.grant_ms),
         claim_p50_ms=percentile(ledger.grant_ms, 50),
         claim_p99_ms=percentile(ledger.grant_ms, 99),
         empty_calls=len(ledger.empty_ms),
         empty_p50_ms=percentile(ledger.empty_ms, 50),
         empty_p99_ms=percentile(ledger.empty_ms, 99),
+        settle_calls=len(ledger.settle_ms),
+        settle_p50_ms=percentile(ledger.settle_ms, 50),
+        settle_p99_ms=percentile(ledger.settle_ms, 99),
     )
 
 
@@ -224,8 +237,8 @@ def kind_counts(ledger: Ledger) -> tuple[KindCount, ...]:
 
 
 def summary(reports: Sequence[Report]) -> dict[str, Spread]:
-    """Return median and range over runs that differ in their seed."""
-    figures: dict[str, Callable[[Report], float]] = {
+    """Return median and range over runs that differ in their seed; without what they lack."""
+    figures: dict[str, Callable[[Report], float | None]] = {
         "gpus_allocated_percent": lambda report: report.gpus_allocated_percent,
         "claims_per_second": lambda report: report.timing.claims_per_second,
         "claim_p50_ms": lambda report: report.timing.claim_p50_ms,
@@ -233,8 +246,9 @@ def summary(reports: Sequence[Report]) -> dict[str, Spread]:
     }
     spreads = {}
     for name, figure in figures.items():
-        values = [figure(report) for report in reports]
-        spreads[name] = Spread(statistics.median(values), min(values), max(values))
+        values = [value for report in reports if (value := figure(report)) is not None]
+        if values:
+            spreads[name] = Spread(statistics.median(values), min(values), max(values))
     return spreads
 
 

@@ -44,8 +44,9 @@ class CheckReport:
 def check(dsn: str, *, sources: Sources = SHIPPED) -> CheckReport:
     """Compare functions, tables, columns, constraints, indexes, views and grants; changes nothing.
 
-    Where roles were left out, of all grants only those to PUBLIC are compared. The text of a view is only compared on
-    the major version of the server that the manifest was made on, as each prints its own.
+    Where roles were left out, of all grants only those to PUBLIC are compared. The text of a view
+    is only compared on the major version of the server that the manifest was made on, as each
+    prints its own.
     """
     with psycopg.connect(dsn) as connection:
         installed = read_installed(connection)

@@ -113,8 +113,7 @@ def parsed_version(installed: SchemaVersion) -> Version:
         raise SchemaError(
             f"hwqueue.schema_info names {installed.package_version!r} as the version that "
             "installed the schema, which is no version",
-            hint="restore its column package_version: this package is "
-            f"{package_version()}",
+            hint=f"restore its column package_version: this package is {package_version()}",
         ) from error
 
 

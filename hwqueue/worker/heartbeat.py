@@ -19,6 +19,7 @@ from hwqueue.worker.session import NodeSession
 _log = logging.getLogger("hwqueue.worker")
 
 _SHORTEST_SECONDS = 0.25
+_SHORTEST_REFUSED_SECONDS = 1.0
 _JITTER = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
 
@@ -65,7 +66,7 @@ class HeartbeatLoop:
                 return  # the session has told everybody
             except (HwqueueError, psycopg.Error):
                 _log.exception("the heartbeat was refused; the next one follows")
-                self._due_at = self._loop_time() + self._interval
+                self._due_at = self._loop_time() + max(self._wait(), _SHORTEST_REFUSED_SECONDS)
 
     async def _until_due(self) -> None:
         while (left := self._due_at - self._loop_time()) > 0:

@@ -11,7 +11,7 @@ import psycopg
 from hwqueue.errors import HwqueueError, NodeSuperseded
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.runner import Ended, Runner
-from hwqueue.worker.session import NodeSession
+from hwqueue.worker.session import NodeSession, in_one_line
 from hwqueue.worker.signals import Shutdown
 
 _log = logging.getLogger("hwqueue.worker")
@@ -67,12 +67,18 @@ class ClaimLoop:
         if not ended and quantity == 0:
             return 0
         try:
+            if quantity and self._session.in_doubt:
+                await self._heartbeat.beat()
             claims = await self._session.settle_and_claim(ended, quantity)
         except NodeSuperseded:
             raise
         except (HwqueueError, psycopg.Error) as error:
             await self._after_refusal(ended, error)
             return 0
+        finally:
+            self._runner.forget_settled()
+        if self._session.in_doubt:
+            self._runner.wake.set()  # nothing was claimed: at once again, after a heartbeat
         if self._shutdown.draining.is_set():
             self._runner.hand_back(claims)
             self._runner.wake.set()
@@ -85,12 +91,12 @@ class ClaimLoop:
     async def _after_refusal(self, ended: list[Ended], error: Exception) -> None:
         """The database refused a batch: one bad settlement must not hold up the others."""
         if ended:
-            _log.warning("settling %d leases one by one, together was refused", len(ended))
+            _log.warning("settling %d leases one by one: %s", len(ended), in_one_line(error))
             for claim, how in ended:
                 await self._session.settle(claim, how)
             return
         wait = _REFUSED_WAIT_SECONDS
-        _log.error("claims are refused, trying again in %g s: %s", wait, _in_one_line(error))
+        _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))
         try:
             async with asyncio.timeout(wait):
                 await self._shutdown.draining.wait()
@@ -118,9 +124,3 @@ class ClaimLoop:
                 await self._runner.wake.wait()
         except TimeoutError:
             pass
-
-
-def _in_one_line(error: Exception) -> str:
-    """What was refused and the hint, without the server's account of where it stood."""
-    first = str(error).splitlines()[:1]
-    return "; ".join([*first, *getattr(error, "__notes__", [])])

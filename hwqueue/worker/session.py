@@ -1,10 +1,12 @@
 """The worker's hold on the database: one node, its epoch, and calls that outlive lost connections.
 
-Two rules shape this file. A call is never cancelled: cancelling makes psycopg send a cancel to
+Three rules shape this file. A call is never cancelled: cancelling makes psycopg send a cancel to
 the server, and a claim that is cancelled while it waits for a synchronous standby has been
 granted all the same. And a database that is away never ends the worker: calls are repeated, with
 growing random waits, until the worker is told to stop now. All of them may be repeated safely; a
-claim that was granted to a lost connection comes back by its timeout.
+claim that was granted to a lost connection comes back by its timeout. And after a failure nothing
+is claimed before a heartbeat has told what became of the node's claims: it could be given a lease
+whose handler still runs here.
 """
 
 from __future__ import annotations
@@ -19,18 +21,34 @@ import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from hwqueue.client import AsyncClient
-from hwqueue.errors import HwqueueError, NodeSuperseded, NodeUnknown
-from hwqueue.types import Claim, Heartbeat, NodeSpec, ReapResult, Settled, Verdict
+from hwqueue.errors import (
+    BadArgument,
+    HwqueueError,
+    NodeSuperseded,
+    NodeUnknown,
+    QueueUnknown,
+)
+from hwqueue.types import (
+    Claim,
+    Heartbeat,
+    NodeSpec,
+    ReapResult,
+    Settled,
+    SettledAndClaimed,
+    Settlement,
+    Verdict,
+)
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.queues import Queues
 from hwqueue.worker.settings import WorkerSettings
 from hwqueue.worker.signals import Shutdown
+from hwqueue.worker.transient import is_transient, may_come_up
 
 _log = logging.getLogger("hwqueue.worker")
 
 _T = TypeVar("_T")
-_READ_ONLY = "25006"
-_LONGEST_WAIT_SECONDS = 30
+_LONGEST_WAIT_SECONDS = 30.0
 
 
 class NodeSession:
@@ -46,6 +64,7 @@ class NodeSession:
     Attributes:
         node_id: The node.
         epoch: Of its latest registration.
+        in_doubt: Whether a call has failed since the last heartbeat; then nothing is claimed.
     """
 
     def __init__(
@@ -58,11 +77,12 @@ class NodeSession:
     ) -> None:
         self.node_id = settings.effective_node_id
         self.epoch = 0
+        self.in_doubt = False
         self._client = client
         self._settings = settings
         self._spec = spec
         self._tasks = list(tasks)
-        self._queues = list(settings.queues)
+        self._queues = Queues(settings.queues)
         self._shard = settings.shard
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
@@ -76,11 +96,13 @@ class NodeSession:
         """Connect and register the node; waits for a server that is away.
 
         Raises:
+            SchemaError: The schema of the database is not one for this package.
             HwqueueError, psycopg.Error: The worker cannot run on this database as it is.
 
-        SQL: register_node.
+        SQL: schema_version, register_node.
         """
-        await self._call("connect", lambda client: client.open())
+        await self._call("connect", lambda client: client.open(), passes=may_come_up)
+        await self._call("check the schema", lambda client: client.check_schema())
         await self._call("register the node", self._register)
         _log.info("node %s (%s) registered, epoch %d", self._spec.name, self.node_id, self.epoch)
 
@@ -88,20 +110,29 @@ class NodeSession:
         """Close the connections."""
         await self._client.close()
 
-    async def heartbeat(self, claims: Sequence[Claim]) -> Sequence[Heartbeat]:
-        """One statement for the node and all of its claims. SQL: heartbeat_node."""
+    async def heartbeat(self, claims: Sequence[Claim], longest_wait: float) -> Sequence[Heartbeat]:
+        """One statement for the node and all of its claims. SQL: heartbeat_node.
+
+        Args:
+            longest_wait: Seconds between two tries, at most.
+        """
         held = [(claim.lease_id, claim.claim_token) for claim in claims]
-        return await self._call(
+        answers = await self._call(
             "heartbeat",
             lambda client: client.heartbeat_node(
                 self.node_id, self.epoch, claims=held, shard=self._shard
             ),
+            longest_wait=longest_wait,
         )
+        self.in_doubt = False
+        return answers
 
     async def settle_and_claim(
         self, ended: Sequence[tuple[Claim, Outcome]], quantity: int
     ) -> Sequence[Claim]:
         """Settle what ended and claim up to `quantity`, in one commit.
+
+        It only settles while the session is in doubt, or none of the queues exists.
 
         Raises:
             HwqueueError, psycopg.Error: The database refuses; nothing was settled or claimed.
@@ -109,39 +140,63 @@ class NodeSession:
         SQL: settle_and_claim.
         """
         settlements = [how.settle(claim) for claim, how in ended]
-        answer = await self._call(
+        while True:
+            queues = self._queues.usable()
+            if not queues:
+                quantity = 0
+            if not settlements and quantity == 0:
+                return ()
+            try:
+                answer = await self._settle_and_claim(settlements, queues, quantity)
+                break
+            except QueueUnknown as error:
+                if not self._queues.leave_out(error.detail.get("queue"), error):
+                    raise
+        if quantity and not self.in_doubt:
+            self._queues.found(queues)
+        for settled in answer.settled:
+            _log_verdict(settled)
+        return answer.claimed
+
+    async def _settle_and_claim(
+        self, settlements: Sequence[Settlement], queues: Sequence[str], quantity: int
+    ) -> SettledAndClaimed:
+        return await self._call(
             "settle and claim",
             lambda client: client.settle_and_claim(
                 self.node_id,
                 self.epoch,
                 settlements,
-                self._queues,
-                qty=quantity,
+                queues,
+                qty=0 if self.in_doubt else quantity,
                 tasks=self._tasks,
                 claim_timeout=self._settings.claim_timeout,
                 shard=self._shard,
             ),
         )
-        for settled in answer.settled:
-            _log_verdict(settled)
-        return answer.claimed
 
     async def settle(self, claim: Claim, how: Outcome) -> None:
         """Settle one lease for which a batch was refused.
 
-        A result that the database refuses becomes the error of a failed attempt. A settlement it
-        refuses altogether is dropped: the lease comes back by its timeout.
+        A result that cannot be kept (too large, say) becomes the error of a failed attempt. A
+        settlement that is refused for another reason is dropped: the lease comes back by its
+        timeout.
         """
         try:
             await self.settle_and_claim([(claim, how)], 0)
         except NodeSuperseded:
             raise
+        except BadArgument as error:
+            _log.error("lease %s: its result was refused: %s", claim.lease_id, in_one_line(error))
+            if how.kind == "complete":
+                refusal = outcome.failure("ResultRefused", str(error), retry=False)
+                await self.settle(claim, refusal)
         except (HwqueueError, psycopg.Error) as error:
-            _log.error("lease %s: its settlement was refused: %s", claim.lease_id, error)
-            if how.kind != "complete":
-                return
-            refusal = outcome.failure("ResultRefused", str(error), retry=False)
-            await self.settle(claim, refusal)
+            _log.error(
+                "lease %s: not settled, it comes back by its timeout: %s",
+                claim.lease_id,
+                in_one_line(error),
+            )
 
     async def extend(self, claim: Claim, by: timedelta) -> datetime:
         """Let a claim live until `by` from now. SQL: extend_claim."""
@@ -154,9 +209,12 @@ class NodeSession:
 
     async def retry_after(self) -> float | None:
         """After an empty claim: seconds until waiting alone may help, if known. SQL: claim_hint."""
+        queues = self._queues.usable()
+        if not queues:
+            return None
         hint = await self._call(
             "claim hint",
-            lambda client: client.claim_hint(self._queues, self.node_id, shard=self._shard),
+            lambda client: client.claim_hint(queues, self.node_id, shard=self._shard),
         )
         return None if hint.retry_after is None else hint.retry_after.total_seconds()
 
@@ -167,17 +225,35 @@ class NodeSession:
     async def _register(self, client: AsyncClient) -> None:
         self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)
 
-    async def _call(self, what: str, call: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
-        """Make a call until the server has answered it or the worker must stop now."""
+    async def _call(
+        self,
+        what: str,
+        call: Callable[[AsyncClient], Awaitable[_T]],
+        *,
+        passes: Callable[[BaseException], bool] = is_transient,
+        longest_wait: float = _LONGEST_WAIT_SECONDS,
+    ) -> _T:
+        """Make a call until the server has answered it or the worker must stop now.
+
+        Args:
+            passes: Which errors are waited out.
+            longest_wait: Seconds.
+        """
         retrying = AsyncRetrying(
-            retry=retry_if_exception(_is_transient),
-            wait=wait_random_exponential(multiplier=0.25, max=_LONGEST_WAIT_SECONDS),
+            retry=retry_if_exception(passes),
+            wait=wait_random_exponential(multiplier=0.25, max=longest_wait),
             stop=lambda _state: self._shutdown.now.is_set(),
             sleep=self._shutdown.sleep,
-            before_sleep=lambda state: _log_retry(what, state),
+            before_sleep=lambda state: self._before_retry(what, state),
             reraise=True,
         )
         return await retrying(self._attempt, call)
+
+    def _before_retry(self, what: str, state: RetryCallState) -> None:
+        self.in_doubt = True
+        error = state.outcome.exception() if state.outcome else None
+        wait = state.next_action.sleep if state.next_action else 0.0
+        _log.warning("%s: trying again in %.1f s: %s", what, wait, error)
 
     async def _attempt(self, call: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
         epoch = self.epoch
@@ -210,27 +286,13 @@ class NodeSession:
         )
 
 
-def _is_transient(error: BaseException) -> bool:
-    """Whether the same call may succeed later.
-
-    A read-only server is one that lost its rights in a failover while its sockets lived on: the
-    client closes such a connection, and the next one may reach the new primary.
-    """
-    if isinstance(error, HwqueueError):
-        return error.retryable or isinstance(error, NodeUnknown)
-    if isinstance(error, psycopg.Error):
-        lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-        return lost or error.sqlstate == _READ_ONLY
-    return False
-
-
-def _log_retry(what: str, state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    wait = state.next_action.sleep if state.next_action else 0.0
-    _log.warning("%s: trying again in %.1f s: %s", what, wait, error)
-
-
 def _log_verdict(settled: Settled) -> None:
     """Only what went wrong; `finished` is an answer lost and the settlement sent again."""
     if settled.verdict is not Verdict.OK:
         _log.warning("lease %s: settled too late: %s", settled.lease_id, settled.verdict.value)
+
+
+def in_one_line(error: Exception) -> str:
+    """What was refused and the hint, without the server's account of where it stood."""
+    first = str(error).splitlines()[:1]
+    return "; ".join([*first, *getattr(error, "__notes__", [])])

@@ -55,7 +55,7 @@ create table hwqueue.shard (
   generation bigint not null default 1 check (generation between 1 and 4194303),
   system_identifier bigint,
   timeline int,
-  classes_pruned_at timestamptz,
+  server_started_at timestamptz,
   created_at timestamptz not null default now()
 );
 insert into hwqueue.shard (shard_id) values (0);
@@ -82,10 +82,13 @@ create table hwqueue.queue (
   retain_completed interval not null check (retain_completed >= interval '0'),
   retain_failed interval not null check (retain_failed >= interval '0'),
   paused_at timestamptz,
+  dropped_at timestamptz,
+  dropped_before xid8,
   created_at timestamptz not null,
-  primary key (shard_id, queue_id),
-  unique (shard_id, name)
+  primary key (shard_id, queue_id)
 );
+create unique index queue_name on hwqueue.queue (shard_id, name) where dropped_at is null;
+comment on column hwqueue.queue.dropped_before is 'transactions from this one on cannot have found the queue (purge_queues)';
 comment on column hwqueue.queue.window_size is 'entries of the global order that a claim walks';
 comment on column hwqueue.queue.probe_size is 'classes whose head a claim may look up beyond the window';
 

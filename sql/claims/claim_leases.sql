@@ -19,6 +19,7 @@ declare
   v_granted int := 0;
   v_before int;
   v_seen int;
+  v_depth int := 1;
   v_spare int := 8;  -- candidates beyond those wanted: the first may be taken by others
 begin
   if v_node.cordoned_at is null then
@@ -29,11 +30,11 @@ begin
       v_seen := 0;
       for v_pick in
         select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
-          p_qty - v_granted + v_spare, case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
+          p_qty - v_granted + v_spare, v_depth * case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
       loop
         v_seen := v_seen + 1;
         select g.* into v_grant
-        from hwqueue.grant_lease(v_pick.entry, v_counted, v_node,
+        from hwqueue.grant_lease(v_pick.entry, v_pick.is_head, v_node,
           coalesce(p_claim_timeout, (select q.claim_timeout from unnest(p_queues) q where q.queue_id = (v_pick.entry).queue_id)),
           v_generation, p_now, p_shard, v_state) g;
         v_state := v_grant.p_state;
@@ -49,6 +50,7 @@ begin
       exit when v_granted = p_qty or v_seen = 0 or v_spare > 1000 or (v_granted > v_before and not v_counted);
       if v_granted = v_before then
         v_spare := v_spare * 8;
+        v_depth := v_depth * 8;
       end if;
     end loop;
   end if;

@@ -1,14 +1,13 @@
 -- Grants a node up to p_qty leases that it may run now, best first; zero rows when there are none.
 -- p_claim_timeout counts for leases that bring none of their own; else the queue's.
 -- Locks: node_state, then scheduled and ready entries (skip locked). Raises: QHQ01, QHN01, QHN03, QHA01, QHA02.
--- Joins by index only: how many classes are eligible is not in the statistics, and the planner would read every class there is.
 -- Idempotent: no. An error or a lost connection means that the outcome is unknown: treat it as not granted.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
                score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 declare
   v_queues hwqueue.queue[];

@@ -28,7 +28,7 @@ create or replace function hwqueue.check_extend(p_extend interval) returns void
 language plpgsql immutable
 as $$
 begin
-  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '3650 days' then
+  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '3650 days' or not isfinite(p_extend) then
     perform hwqueue.refuse('QHA01', format('p_extend must be from one second to ten years, got %s', coalesce(p_extend::text, 'null')),
       jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes''');
   end if;

@@ -6,5 +6,6 @@ create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_er
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
-    'retry_at', to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), p_shard)
+    'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+                    else p_retry_at::text end), p_shard)
 $$;

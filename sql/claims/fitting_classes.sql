@@ -15,7 +15,7 @@ language sql stable
 as $$
   select (j.c).class_id, hwqueue.lease_score(j.q, j.affinity, hwqueue.fit_score(j.c, j.share, p_room))
   from (
-    select c, q, e.affinity, r.share
+    select c.k as c, q, e.affinity, r.share
     from unnest(p_queues) q
     join lateral (
       select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
@@ -27,10 +27,14 @@ as $$
       select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       where x.class_id is not null
     ) e on true
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = e.class_id and c.queue_id = q.queue_id
-    left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = e.class_id
-    where p_tasks is null or c.task_name = any (p_tasks)
-    offset 0  -- a fence: the planner cannot tell how few lacking() leaves, and would start the join with it
+    -- fences (offset 0): by index, class for class. How many classes are eligible is in no statistics, and the planner would
+    -- read every class there is, or ask all of them what they lack
+    cross join lateral (
+      select k from hwqueue.placement_class k where k.shard_id = p_shard and k.class_id = e.class_id offset 0) c
+    left join lateral (
+      select s.share from hwqueue.class_reach s where s.shard_id = p_shard and s.class_id = e.class_id offset 0) r on true
+    where (c.k).queue_id = q.queue_id and (p_tasks is null or (c.k).task_name = any (p_tasks))
+    offset 0
   ) j
   where hwqueue.lacking(j.c, p_room) = ''
 $$;

@@ -19,7 +19,7 @@ begin
   update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
   shard_id := p_shard;
   for lease_id, claim_token in
-    select b.lease_id, b.claim_token from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token bigint)
+    select b.lease_id, b.claim_token::bigint from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token numeric)
     order by b.lease_id, b.claim_token
   loop
     select b.verdict, b.expires_at into verdict, expires_at

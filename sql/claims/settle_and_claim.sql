@@ -22,7 +22,7 @@ begin
     order by e.value ->> 'lease_id', e.ordinality
   loop
     select s.verdict, s.state into v_result
-    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::bigint, v_item, p_shard) s;
+    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard) s;
     return query select 'settled', v_ordinal, (v_item ->> 'lease_id')::uuid,
       case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end, v_result.state,
       null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,

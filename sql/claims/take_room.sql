@@ -1,3 +1,17 @@
+-- What a claim of a class sets aside on a node, given its devices; null when the node counts none of it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
+  from (select jsonb_strip_nulls(jsonb_build_object(
+          'cpu_milli', case when p_node.cpu_milli is not null then nullif(p_class.cpu_milli, 0) end,
+          'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
+          'custom', p_class.custom,
+          'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
+          'gpus', p_gpus)) as amounts) a
+$$;
+
 -- Sets aside on a node what a class needs: the node's new state and the assignment that says what was taken.
 -- The assignment is null when nothing of it is counted; releasing needs nothing else than it.
 -- Locks: none, the caller holds node_state and writes the state back. Raises: nothing. Idempotent: no.
@@ -8,16 +22,10 @@ as $$
 declare
   v_device int;
 begin
-  assignment := jsonb_strip_nulls(jsonb_build_object(
-    'cpu_milli', case when p_node.cpu_milli is not null and p_class.cpu_milli > 0 then p_class.cpu_milli end,
-    'memory_mib', case when p_node.memory_mib is not null and p_class.memory_mib > 0 then p_class.memory_mib end,
-    'custom', p_class.custom,
-    'gpu_milli', case when p_class.gpu_count > 0 then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
-    'gpus', case when p_class.gpu_count > 0 then (
-      select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
-      from unnest(p_devices) d) end));
-  if assignment = '{}' and p_node.slots is null then
-    assignment := null;
+  assignment := hwqueue.claim_assignment(p_class, p_node, (
+    select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
+    from unnest(p_devices) d));
+  if assignment is null then
     return;
   end if;
   p_state.claim_count := p_state.claim_count + 1;

@@ -1,6 +1,18 @@
 -- Checked readers of JSON arguments: each returns the typed value (null for absent or JSON null) or refuses.
 -- Locks: none. Raises: p_code (QHA01 or QHC03), naming the field. Idempotent: yes.
 
+-- Refuses nesting so deep that functions which descend it would run out of stack.
+create or replace function hwqueue.check_depth(p_value jsonb, p_field text, p_code text default 'QHA01') returns void
+language plpgsql immutable
+as $$
+begin
+  if jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true) then
+    perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field), jsonb_build_object('field', p_field),
+      'flatten it');
+  end if;
+end
+$$;
+
 -- Refuses a value that is not an object, and any key that is not allowed.
 create or replace function hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text,
                                                 p_code text default 'QHA01') returns void
@@ -45,7 +57,7 @@ begin
 end
 $$;
 
--- A number in a range.
+-- A number in a range, to six places: what is smaller would not survive as a double.
 create or replace function hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric,
                                                p_code text default 'QHA01') returns numeric
 language plpgsql immutable
@@ -58,7 +70,7 @@ begin
     perform hwqueue.refuse(p_code, format('%s must be a number from %s to %s, got %s', p_field, p_min, p_max, left(p_value::text, 60)),
       jsonb_build_object('field', p_field), 'give a JSON number in that range');
   end if;
-  return (p_value #>> '{}')::numeric;
+  return round((p_value #>> '{}')::numeric, 6);
 end
 $$;
 

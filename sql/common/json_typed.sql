@@ -14,7 +14,7 @@ begin
   end if;
   begin
     if jsonb_typeof(p_value) = 'number' and (p_value #>> '{}')::numeric between 0 and 315360000 then
-      v_span := make_interval(secs => (p_value #>> '{}')::double precision);
+      v_span := make_interval(secs => round((p_value #>> '{}')::numeric, 6)::double precision);
     elsif jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 100 then
       v_span := (p_value #>> '{}')::interval;
     end if;
@@ -44,7 +44,7 @@ begin
      and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
-    exception when invalid_datetime_format or datetime_field_overflow then
+    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
       v_time := null;
     end;
   end if;

@@ -1,6 +1,6 @@
 -- Records work that already runs on a node, for moving in from another system: no filter and no room check; from then on it
 -- counts like any claim. Devices: {"gpus": [resource ids]} in the options, else those with most left.
--- Locks: node_state; its idempotency key. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHC05, QHT01, QHL06, QHL07, QHA02.
+-- Locks: its idempotency key; node_state. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHC05, QHT01, QHL06, QHL07, QHA02.
 -- Idempotent: no.
 create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
                                                p_shard int default 0)
@@ -8,7 +8,7 @@ returns table (lease_id uuid, claim_token bigint, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_state hwqueue.node_state;
   v_node hwqueue.node;
@@ -21,8 +21,7 @@ declare
   v_token bigint;
 begin
   perform hwqueue.require_read_committed();
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
   from hwqueue.write_spawns(
@@ -33,6 +32,9 @@ begin
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
       jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
   end if;
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   select t.p_state, t.assignment into v_taken

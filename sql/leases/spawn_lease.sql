@@ -7,7 +7,7 @@ returns table (lease_id uuid, created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
 begin
   return query

@@ -6,7 +6,7 @@ returns table (ordinal int, lease_id uuid, created boolean, state text, shard_id
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[] := '{}'::hwqueue.spawn_request[];
   v_item jsonb;

@@ -9,6 +9,9 @@ declare
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
   v_class hwqueue.placement_class;
+  v_priority smallint;
+  v_deadline timestamptz;
+  v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
 begin
@@ -25,14 +28,14 @@ begin
   v_now := hwqueue.clock();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
+  v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
+  v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
+  v_class_id := hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
+    case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
+    case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
+         else v_class.placement end, p_shard);
   update hwqueue.lease l
-  set priority = coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), l.priority),
-      rank = l.rank + l.priority - coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), l.priority),
-      deadline = case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else l.deadline end,
-      class_id = hwqueue.find_class(l.queue_id, l.task_name, v_class.tenant, v_class.service_id,
-        case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
-        case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-             else v_class.placement end, p_shard)
+  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard);
 end

@@ -1,5 +1,5 @@
 -- Writes prepared spawns down: keys, entries in ready or scheduled, lease rows, in ordinal order.
--- Locks: idempotency keys in sorted order; else only new rows. Raises: QHT01, QHL06 own id exists already.
+-- Locks: idempotency keys in sorted order, lease ids of the caller's own; else only new rows. Raises: QHT01, QHL06 own id exists already.
 -- Idempotent: per idempotency key. Wakes: waiting workers, when something is claimable at once.
 create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
 returns table (ordinal int, lease_id uuid, created boolean, state text)
@@ -10,6 +10,7 @@ declare
   v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests whose key stands for another lease
   v_clash uuid;
   v_index int;
+  v_written int;
 begin
   if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
     select coalesce(jsonb_object_agg(k.ordinal, k.lease_id), '{}') into v_keyed
@@ -34,7 +35,13 @@ begin
     max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0, s.rank,
     coalesce(e.position, 0), s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now
-  from unnest(v_fresh) s left join entry e on e.lease_id = s.lease_id;
+  from unnest(v_fresh) s left join entry e on e.lease_id = s.lease_id
+  on conflict do nothing;
+  get diagnostics v_written = row_count;
+  if v_written < cardinality(v_fresh) then  -- another session has just spawned with the same id of its own
+    perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
+      'use a fresh id, or idempotency_key to spawn once');
+  end if;
   insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
   select p_shard, p_queue.queue_id, 0, 0, 0, s.rank, s.class_id, s.lease_id, s.available_at, s.deadline
   from unnest(v_fresh) s where s.available_at > p_now;

@@ -1,5 +1,5 @@
--- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, and
--- profiles that no node has.
+-- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, profiles
+-- that no node has, and what dropped queues left.
 -- Bounded: at most p_limit leases a call; call it until it removes none.
 -- Locks: lease, class and profile rows, skip locked. Raises: QHA01, QHA02. Idempotent: yes.
 create or replace function hwqueue.prune(p_limit int default 10000, p_shard int default 0)
@@ -14,7 +14,7 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
-  perform hwqueue.stamp_retired_classes(p_limit, p_shard);
+  perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
   v_old := array(
     select l.lease_id
@@ -37,12 +37,8 @@ begin
   end if;
   leases := cardinality(v_old);
   classes := hwqueue.prune_classes(p_limit, v_now, p_shard);
-  with gone as (
-    delete from hwqueue.node n
-    where n.shard_id = p_shard and n.deregistered_at < v_now - interval '30 days'
-    returning n.node_id)
-  select count(*) into nodes from gone;
-  perform hwqueue.prune_profiles(p_limit, v_now, p_shard);
+  nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
+  perform hwqueue.prune_profiles(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard);
   return next;
 end
 $$;

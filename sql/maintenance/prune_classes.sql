@@ -1,33 +1,5 @@
--- Removing classes that no lease refers to, in three steps and without a lock that a spawn could meet.
--- 1. A class without leases is retired: spawns that look from then on write a new one.
--- 2. When that is committed, the retired class is stamped with a transaction id that was given out later. A spawn has its id
---    before it looks (find_class), so whoever found the class unretired has a lower one.
--- 3. When all lower ones are over, the class is deleted, unless one of them did spawn with it.
-
--- Step 2. Must come first in a transaction that has written nothing: else its id is older than the look, and nothing is stamped.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.stamp_retired_classes(p_limit int, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_retired bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before is null limit p_limit);
-  v_later xid8;
-begin
-  if v_retired = '{}' or pg_current_xact_id_if_assigned() is not null then
-    return;
-  end if;
-  v_later := pg_current_xact_id();
-  update hwqueue.placement_class c set retired_before = v_later
-  where c.shard_id = p_shard and c.class_id in (
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.class_id = any (v_retired) and o.retired_before is null
-    for update skip locked);
-end
-$$;
-
--- Steps 3 and 1.
+-- Removes classes that no lease refers to: steps 1 and 3 of stamp_retired; a class that a late spawn used after all stays until
+-- that lease is gone.
 -- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_classes(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile

@@ -14,7 +14,7 @@ begin
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
   v_now := hwqueue.clock();
-  perform hwqueue.raise_generation(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
+  perform hwqueue.current_generation(p_shard);
   expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
   promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
   deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);

@@ -43,7 +43,8 @@ begin
 end
 $$;
 
--- Sets a node's usage to what its claims have set aside; devices that are gone count for nothing. Claims of older epochs that
+-- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices that are gone count for
+-- nothing. Claims of older epochs that
 -- were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz, p_forget boolean, p_shard int) returns void
@@ -53,8 +54,10 @@ begin
   if p_forget then
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
   end if;
-  update hwqueue.claim c set node_epoch = p_epoch
-  where c.shard_id = p_shard and c.node_id = p_node.node_id and c.node_epoch < p_epoch;
+  update hwqueue.claim c
+  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
+  from hwqueue.placement_class k
+  where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,

@@ -1,6 +1,6 @@
 -- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it, fences the older
 -- instance and ends its claims at once (one attempt used), unless keep_claims. Labels judged anew from the next claim on.
--- Locks: node_state, then the claims by lease_id. Raises: QHA01, QHC05, QHN02 name in use, QHA02. Idempotent: yes.
+-- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHC05, QHN02 name in use, QHA02. Idempotent: yes.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -19,6 +19,8 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
+  -- before the lock: it may wait for another registration of such a node
+  v_node.profile_id := hwqueue.find_profile(v_node.labels, v_node.rack, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
@@ -28,23 +30,21 @@ begin
   if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
     v_epoch := v_epoch + 1;
   end if;
-  perform 1 from hwqueue.node n
-  where n.shard_id = p_shard and n.name = v_node.name and n.node_id <> p_node and n.deregistered_at is null;
-  if found then
-    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
-      jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
-  end if;
-  v_node.profile_id := hwqueue.find_profile(v_node.labels, v_node.rack, v_now, p_shard);
   v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node, v_node.resources || v_node.gpu_ids);
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
   v_node.drain_by := v_old.drain_by;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
-  insert into hwqueue.node select v_node.*;
+  insert into hwqueue.node select v_node.* on conflict do nothing;
+  if not found then
+    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
+      jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
+  end if;
   if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, v_old.anchors is distinct from v_node.anchors, p_shard);
+  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.labels, v_old.rack, v_old.resources, v_old.gpu_ids)
+    is distinct from (v_node.labels, v_node.rack, v_node.resources, v_node.gpu_ids), p_shard);
   return v_epoch;
 end
 $$;

@@ -38,7 +38,7 @@ $$;
 
 -- The id of the class with this content: of one that is committed (or of this transaction), else of one written now.
 -- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
--- Locks: none beyond the new row. Raises: nothing. Idempotent: yes.
+-- Locks: the new row; above read committed the class, for key share. Raises: 40001 there. Idempotent: yes.
 create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
                                               p_placement jsonb, p_shard int) returns bigint
 language plpgsql volatile
@@ -59,6 +59,9 @@ begin
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
     returning c.class_id into v_class.class_id;
+  elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
+    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class.class_id for key share;
   end if;
   return v_class.class_id;
 end

@@ -76,6 +76,7 @@ begin
   if p_tags is null or jsonb_typeof(p_tags) = 'null' then
     return '[]'::jsonb;
   end if;
+  perform hwqueue.check_depth(p_tags, p_field, 'QHC03');
   if jsonb_typeof(p_tags) <> 'object' or length(p_tags::text) > 16384 then
     perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
       jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');

@@ -14,6 +14,7 @@ begin
   end if;
   perform hwqueue.check_object(p_placement,
     array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
+  perform hwqueue.check_depth(p_placement, p_field, 'QHC03');
   if length(p_placement::text) > 65536 then
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(p_placement::text)),
       jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');

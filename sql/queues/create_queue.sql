@@ -19,7 +19,7 @@ begin
     v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
     v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
     v_row.retain_failed, hwqueue.clock())
-  on conflict (shard_id, name) do nothing
+  on conflict do nothing
   returning * into v_existing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);

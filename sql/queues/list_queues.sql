@@ -10,6 +10,6 @@ as $$
          (select count(*) from hwqueue.claim c where c.shard_id = q.shard_id and c.queue_id = q.queue_id),
          hwqueue.queue_policy(q), q.shard_id
   from hwqueue.queue q
-  where q.shard_id = p_shard
+  where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
 $$;

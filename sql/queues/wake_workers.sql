@@ -24,7 +24,7 @@ begin
 end
 $$;
 
--- The mark that an empty claim leaves: at most one write a second and queue, and none while another is writing.
+-- The mark that an empty claim leaves; written only where there is none, and not while another is writing.
 -- Locks: queue_signal row, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.mark_waiting(p_queue_ids int[], p_now timestamptz, p_shard int) returns void
 language plpgsql volatile

@@ -1,6 +1,7 @@
 """hwqueue db, as a person or a script runs it."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,13 @@ NAMING = ("HWQUEUE_DSN", "PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGDATAB
 def no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in NAMING:
         monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 @pytest.fixture
@@ -53,6 +61,7 @@ def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) 
     assert runner.invoke(app, ["db", "check"]).exit_code == 0
 
     url = runner.invoke(app, ["db", "url"]).stdout.strip()
+    assert facts("db", "url") == {"url": url}
     with psycopg.connect(url) as connection:
         assert connection.info.port == started["port"]
     status = facts("db", "status")
@@ -60,6 +69,7 @@ def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) 
     assert status["server"] == "embedded"
     assert "stopped" in runner.invoke(app, ["db", "stop"]).stderr
     assert "not running" in runner.invoke(app, ["db", "stop"]).stderr
+    assert facts("db", "stop") == {"stopped": False}
 
 
 def test_text_lines_up_for_a_pipe(embedded: EmbeddedServer) -> None:
@@ -97,9 +107,50 @@ def test_drift_is_listed_and_exits_with_4(dsn: str) -> None:
         connection.execute("drop index hwqueue.placement_class_anchors")
     result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])
     assert result.exit_code == 4
-    assert [(row["kind"], row["name"], row["problem"]) for row in json.loads(result.stdout)] == [
+    report = json.loads(result.stdout)
+    assert (report["ok"], report["current"]) == (False, True)
+    assert [(row["kind"], row["name"], row["problem"]) for row in report["drifts"]] == [
         ("index", "placement_class_anchors", "missing")
     ]
+
+
+def test_an_upgrade_that_is_due_is_told_and_exits_with_4(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
+    result = runner.invoke(app, ["--dsn", dsn, "--json", "db", "check"])
+    assert result.exit_code == 4
+    report = json.loads(result.stdout)
+    assert (report["ok"], report["current"], report["drifts"]) == (False, False, [])
+    assert report["installed"]["bundle_sha256"] == "of another release"
+
+
+def test_roles_are_not_left_out_later(dsn: str) -> None:
+    result = runner.invoke(app, ["--dsn", dsn, "db", "upgrade", "--no-roles"])
+    assert result.exit_code == 2
+    assert "hint: leave out --no-roles" in result.stderr
+
+
+def test_an_unreachable_server_is_told_in_a_line(free_port: int) -> None:
+    dsn = f"host=127.0.0.1 port={free_port}"
+    for command in ("upgrade", "check", "status"):
+        result = runner.invoke(app, ["db", command, "--dsn", dsn, "--json"])
+        assert result.exit_code == 1
+        assert isinstance(result.exception, SystemExit)
+        assert f"port {free_port} failed" in json.loads(result.stderr)["error"]
+
+
+@pytest.mark.parametrize("command", ["url", "status"])
+def test_an_empty_name_is_no_name_for_the_embedded_server(
+    command: str, embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = runner.invoke(app, ["db", command, "--dsn", ""])
+    assert refused.exit_code == 2
+    assert "--dsn is empty" in refused.stderr
+    monkeypatch.setenv("HWQUEUE_DSN", " ")
+    refused = runner.invoke(app, ["db", command])
+    assert refused.exit_code == 2
+    assert "HWQUEUE_DSN is empty" in refused.stderr
+    assert not embedded.data_dir.exists()
 
 
 def test_a_missing_schema_exits_with_4(empty_dsn: str) -> None:
@@ -124,12 +175,25 @@ def test_other_servers_are_not_ours_to_run(command: str, dsn: str) -> None:
         (["db", "start", "--port", "70000"], "65535"),
         (["db", "start", "--port", "x"], "--port"),
         (["db", "sideways"], "sideways"),
+        (["--nonsense"], "--nonsense"),
     ],
 )
 def test_usage_errors_exit_with_2(line: list[str], complaint: str) -> None:
     result = runner.invoke(app, line)
     assert result.exit_code == 2
     assert complaint in result.stderr
+    as_json = runner.invoke(app, [*line, "--json"])
+    assert as_json.exit_code == 2
+    assert complaint in json.loads(as_json.stderr)["error"]
+
+
+@pytest.mark.parametrize("line", [[], ["db"], ["--nonsense"], ["lease", "show"]])
+def test_a_line_that_is_no_command_is_told_in_json(line: list[str]) -> None:
+    result = runner.invoke(app, ["--json", *line])
+    assert result.exit_code == 2
+    error = json.loads(result.stderr)
+    assert error["error"]
+    assert "--help" in error["hint"]
 
 
 def test_sql_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:

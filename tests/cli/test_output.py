@@ -1,18 +1,29 @@
 """Global options anywhere on the line, rows as text or JSON, errors as exit codes."""
 
+import errno
+import io
 import json
+import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hwqueue import errors
+from hwqueue.cli import output
+from hwqueue.cli.fleet_view import FleetView
 from hwqueue.cli.main import app as root
 from hwqueue.cli.options import Options, in_front
-from hwqueue.cli.output import ExitCode, report_error, show_rows, to_json
+from hwqueue.cli.output import ExitCode, report_error, show_one, show_rows, to_json
+from hwqueue.replay.fleet import Fleet, Node
+from hwqueue.replay.ledger import Grant
+from hwqueue.replay.model import Job, Machine
 from hwqueue.schema import Drift
 
 
@@ -53,6 +64,79 @@ def test_rows_line_up_in_a_pipe() -> None:
         "b        yes     -",
     ]
     assert json.loads(rows_printed(rows, Options(json=True)))[0]["policy"] == {"a": 90.0}
+
+
+HOSTILE = "[/bold] [red]x \x1b[2J\x9b0m :smile: [not closed"
+READABLE = "[/bold] [red]x \\x1b[2J\\x9b0m :smile: [not closed"
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, command: Callable[..., None]) -> str:
+    """What a command prints on a wide terminal without colours."""
+    monkeypatch.setattr(
+        output, "Console", partial(Console, force_terminal=True, width=200, no_color=True)
+    )
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 0, result.exception
+    return re.sub(r"\x1b\[[01]m", "", result.stdout)  # bold, and its end
+
+
+def test_what_users_wrote_is_no_markup_and_moves_no_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rows(ctx: typer.Context) -> None:
+        show_rows(ctx, [{"task": HOSTILE}])
+
+    def one(ctx: typer.Context) -> None:
+        show_one(ctx, {"task": HOSTILE, "[b]name": "plain"})
+
+    assert READABLE in on_a_terminal(monkeypatch, rows)
+    printed = on_a_terminal(monkeypatch, one)
+    assert READABLE in printed
+    assert "[b]name" in printed
+    assert "\x1b" not in printed
+
+
+def test_the_live_picture_shows_names_as_they_are() -> None:
+    machine = Machine(HOSTILE, 8000, 8192, 1, HOSTILE)
+    job = Job(HOSTILE, 1000, 1024, 1, 1000, (HOSTILE,), "LS", "Running", 0, 0, 60)
+    fleet = Fleet([], "q", scope="s")
+    fleet.nodes = [Node(machine, uuid.uuid4(), 1)]
+    fleet.ledger.machines = {HOSTILE: machine}
+    for _ in range(2):
+        fleet.ledger.spawned(lease := uuid.uuid4(), job)
+    fleet.ledger.granted(Grant(lease, 1, HOSTILE, HOSTILE, 0.0, None), job, 0.0)
+    view = FleetView()
+    view.watch("running", fleet)
+    console = Console(width=400, force_terminal=True, color_system=None, file=io.StringIO())
+    console.print(view)
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert printed.count(READABLE) >= 5  # model, granted job, its node, waiting job, what they ask
+    assert "\x1b" not in printed
+
+
+def test_errors_of_the_system_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_ctx: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("hwqueue.cli.db.named_database", fail)
+    result = CliRunner().invoke(root, ["db", "status", "--json"])
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)
+    assert "/some/file" in error["error"]
+    assert "--verbose" in error["hint"]
+
+
+def test_a_reader_that_went_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_ctx: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("hwqueue.cli.db.named_database", fail)
+    result = CliRunner().invoke(root, ["db", "status"])
+    assert result.exit_code == 1
+    assert result.stderr == ""
 
 
 def test_no_rows() -> None:

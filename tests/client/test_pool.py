@@ -6,7 +6,7 @@ import time
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
@@ -43,6 +43,56 @@ async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) ->
     with pytest.raises(psycopg.OperationalError, match="there_is_no_such_database"):
         await client.open()
     assert time.monotonic() - started < 10
+
+
+async def test_opening_twice_leaves_nothing_behind(
+    kind: str, dsn: str, conn: psycopg.Connection
+) -> None:
+    client = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
+    await client.open()
+    await client.open()
+    await client.list_queues()
+    await client.close()
+    for _ in range(1000):
+        if sessions(conn) == 0:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("a session is left")
+
+
+def sessions(conn: psycopg.Connection) -> int:
+    """How many others there are in the database."""
+    row = conn.execute(
+        "select count(*) from pg_stat_activity where datname = current_database()"
+        " and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.slow
+async def test_the_pool_is_soon_back_after_an_outage(kind: str, dsn: str, server_dsn: str) -> None:
+    """By itself it would be back after 1, 3, 7, 15 ... s, whenever the server is."""
+    client = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
+    await client.open()
+    await client.list_queues()
+    database = conninfo_to_dict(dsn)["dbname"]
+    away = f'alter database "{database}" allow_connections '
+    with psycopg.connect(server_dsn, autocommit=True) as elsewhere:
+        elsewhere.execute(away + "false")
+        elsewhere.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [database]
+        )
+    with pytest.raises(psycopg.OperationalError):
+        await client.list_queues()
+    waiting = asyncio.create_task(client.list_queues())
+    await asyncio.sleep(3.5)
+    assert not waiting.done()
+    with psycopg.connect(server_dsn, autocommit=True) as elsewhere:
+        elsewhere.execute(away + "true")
+    async with asyncio.timeout(2.5):
+        assert await waiting == []
+    await client.close()
 
 
 def test_a_pool_needs_a_connection(dsn: str) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import csv
+import importlib.util
 import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -51,9 +53,16 @@ def _write(trace: Trace, folder: Path) -> tuple[Path, Path]:
     return nodes, pods
 
 
-def _databases(dsn: str) -> set[str]:
+def _exists(dsn: str, database: str) -> bool:
     with psycopg.connect(dsn) as connection:
-        return {name for (name,) in connection.execute("select datname from pg_database")}
+        query = "select from pg_database where datname = %s"
+        return connection.execute(query, [database]).fetchone() is not None
+
+
+@pytest.fixture
+def scratch() -> str:
+    """A name for the replay's own database: others come and go while tests run in parallel."""
+    return f"hwqueue_test_replay_{uuid4().hex[:12]}"
 
 
 def _replay(dsn: str, nodes: Path, pods: Path, *args: str) -> Result:
@@ -77,6 +86,7 @@ def test_backlog_with_several_connections_and_claims_of_several(dsn: str) -> Non
     trace = generate_trace(20, seed=2, demand=1.3)
     report = _run(dsn, trace, Plan(seed=2, demand_percent=130, connections=4, qty=3))
     assert report.check.violations == ()
+    assert report.timing.claims == report.check.grants > report.timing.claim_calls
     assert "claimable" not in {reason.code for reason in report.pending}
 
 
@@ -92,11 +102,11 @@ def test_timed_run_ends_every_lease_as_recorded(dsn: str) -> None:
     assert report.timed.peak_gpu_percent > 0
 
 
-def test_replay_from_files_leaves_nothing_behind(dsn: str, tmp_path: Path) -> None:
+def test_replay_from_files_leaves_nothing_behind(dsn: str, tmp_path: Path, scratch: str) -> None:
     nodes, pods = _write(generate_trace(10, seed=4, demand=1.2), tmp_path)
-    before = _databases(dsn)
     chart = tmp_path / "run.png"
-    result = _replay(dsn, nodes, pods, "--json", "--seeds", "1,2", "--chart", str(chart))
+    named = ("--database", scratch)
+    result = _replay(dsn, nodes, pods, *named, "--json", "--seeds", "1,2", "--chart", str(chart))
     assert result.exit_code == 0, (result.output, result.exception)
     content: dict[str, Any] = json.loads(result.stdout)
     assert [run["seed"] for run in content["runs"]] == [1, 2]
@@ -104,7 +114,7 @@ def test_replay_from_files_leaves_nothing_behind(dsn: str, tmp_path: Path) -> No
     assert spread["low"] <= spread["median"] <= spread["high"]
     assert all(run["check"]["violations"] == [] for run in content["runs"])
     assert chart.read_bytes().startswith(b"\x89PNG")
-    assert _databases(dsn) == before
+    assert not _exists(dsn, scratch)
 
 
 def test_replay_prints_a_report_and_an_html_chart(dsn: str, tmp_path: Path) -> None:
@@ -143,16 +153,28 @@ def test_a_role_that_may_not_create_databases_is_told_what_to_do(dsn: str, tmp_p
     assert "--in-place" in refused.stderr
 
 
-def test_bad_input_creates_nothing(dsn: str, tmp_path: Path) -> None:
+def test_bad_input_creates_nothing(dsn: str, tmp_path: Path, scratch: str) -> None:
     nodes, pods = _write(generate_trace(8, seed=7, demand=0.5), tmp_path)
     nodes.write_text(nodes.read_text().replace("96000", "lots", 1))
-    before = _databases(dsn)
-    refused = _replay(dsn, nodes, pods)
+    refused = _replay(dsn, nodes, pods, "--database", scratch, "--keep")
     assert refused.exit_code == 2
     assert "column cpu_milli: 'lots' is not a whole number" in refused.stderr
-    assert _databases(dsn) == before
+    assert not _exists(dsn, scratch)
     for args in (["--seeds", "1,x"], ["--chart", "run.pdf"], ["--keep", "--seeds", "1,2"]):
         assert _replay(dsn, nodes, pods, *args).exit_code == 2
+
+
+def test_a_chart_without_matplotlib_is_refused_at_once(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, pods = _write(generate_trace(8, seed=5, demand=1.2), tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    refused = _replay(dsn, nodes, pods, "--chart", str(tmp_path / "run.png"))
+    assert refused.exit_code == 2
+    assert "pip install 'hwqueue[chart]'" in refused.stderr
 
 
 def test_violations_fail_the_run(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,19 +216,18 @@ def test_demo_leaves_the_queue_of_somebody_else_alone(dsn: str) -> None:
 
 
 def test_an_error_in_the_middle_of_a_run_is_told_in_one_line(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scratch: str
 ) -> None:
     nodes, pods = _write(generate_trace(8, seed=9, demand=0.5), tmp_path)
-    before = _databases(dsn)
 
     async def lose_connection(self: Fleet, *_args: Any) -> Any:
         raise psycopg.OperationalError("the connection is lost")
 
     monkeypatch.setattr(Fleet, "poll", lose_connection)
-    result = _replay(dsn, nodes, pods)
+    result = _replay(dsn, nodes, pods, "--database", scratch)
     assert result.exit_code == 1
     assert result.stderr == "error: the connection is lost\n"
-    assert _databases(dsn) == before
+    assert not _exists(dsn, scratch)
 
 
 def _small_demo_trace(*, seed: int) -> Trace:

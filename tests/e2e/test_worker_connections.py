@@ -9,15 +9,21 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from hwqueue import Worker
 from hwqueue.client import AsyncClient
-from hwqueue.types import LeaseState
-from tests.e2e.worker_support import QUEUE, ended, until, wait_until, worker
+from hwqueue.errors import SchemaTooOld
+from hwqueue.types import Heartbeat, LeaseState, SettledAndClaimed
+from hwqueue.worker import queues
+from tests.e2e.worker_app import app
+from tests.e2e.worker_support import QUEUE, ended, settings, until, wait_until, worker
 
 CUT = (
     "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -95,12 +101,85 @@ async def test_without_listen_the_worker_polls(
 
 
 async def test_an_unknown_queue_is_waited_for(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+    client: AsyncClient,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with worker(dsn, queues=("unheard-of",)) as stopped_in_its_wait:
-        await until(lambda: "claims are refused" in caplog.text)
-        assert "unheard-of" in caplog.text
-        stopped_in_its_wait.stop()
+    monkeypatch.setattr(queues, "_ASK_AGAIN_SECONDS", 0.05)
+    for others in ((), (QUEUE,)):
+        late = f"late-{len(others)}"
+        async with worker(dsn, queues=(late, *others)):
+            await until(partial(is_logged, caplog, f'queue "{late}" does not exist'))
+            for name in others:
+                spawned = await client.spawn_lease(name, "add", {"a": 1, "b": 2})
+                assert (await ended(client, spawned.lease_id)).result == 3
+            await client.create_queue(late)
+            spawned = await client.spawn_lease(late, "add", {"a": 1, "b": 2})
+            assert (await ended(client, spawned.lease_id)).result == 3
+        assert caplog.text.count(f'"{late}" does not exist') == 1
+
+
+def is_logged(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    return words in caplog.text
+
+
+async def test_after_an_outage_a_heartbeat_comes_before_the_next_claim(
+    client: AsyncClient,
+    dsn: str,
+    conn: psycopg.Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or the worker may be given again, as expired, what its handlers still run."""
+    said = record_calls(monkeypatch)
+    rarely = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
+    await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+    async with worker(dsn, **rarely):
+        await until((tmp_path / "started").exists)
+        assert "beat" not in said
+        conn.execute(CUT)
+        await until(lambda: "failed" in said)
+        failed_at = said.index("failed")
+        await until(lambda: "claim" in said[failed_at:])
+    after = [what for what in said[failed_at:] if what in ("beat", "claim")]
+    assert after[0] == "beat"
+
+
+def record_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What workers say to the database: beat, claim, settle, or failed."""
+    said: list[str] = []
+    heartbeat_node, settle_and_claim = AsyncClient.heartbeat_node, AsyncClient.settle_and_claim
+
+    async def beat(self: AsyncClient, *args: Any, **options: Any) -> list[Heartbeat]:
+        answer = await heartbeat_node(self, *args, **options)
+        said.append("beat")
+        return answer
+
+    async def claim(self: AsyncClient, *args: Any, **options: Any) -> SettledAndClaimed:
+        said.append("failed")
+        answer = await settle_and_claim(self, *args, **options)
+        said[-1] = "claim" if options["qty"] else "settle"
+        return answer
+
+    monkeypatch.setattr(AsyncClient, "heartbeat_node", beat)
+    monkeypatch.setattr(AsyncClient, "settle_and_claim", claim)
+    return said
+
+
+@pytest.mark.parametrize("wrong", [{"dbname": "no_such_database"}, {"user": "no_such_role"}])
+async def test_wrong_settings_are_not_waited_out(dsn: str, wrong: dict[str, str]) -> None:
+    refused = Worker(app, settings(make_conninfo(dsn, **wrong)))
+    with pytest.raises(psycopg.OperationalError, match="no_such"):
+        await asyncio.wait_for(refused.run(), 10)
+
+
+async def test_a_worker_does_not_work_with_another_schema(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    conn.execute("update hwqueue.schema_info set bundle_sha256 = 'of an older bundle'")
+    with pytest.raises(SchemaTooOld, match="an upgrade is due"):
+        await asyncio.wait_for(Worker(app, settings(dsn)).run(), 10)
 
 
 @pytest.fixture

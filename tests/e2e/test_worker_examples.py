@@ -47,8 +47,13 @@ def test_compose_app_through_the_command_line(dsn: str) -> None:
             [program, "worker", "run", *options, '--tags={"gpu":true}'],
             env=os.environ | {"HWQUEUE_DSN": dsn},
             cwd=EXAMPLES,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as node:
             try:
+                assert node.stderr is not None
+                while "node node-gpu" not in (line := node.stderr.readline()):
+                    assert line, "it says what it does, unasked"
                 wait_until(is_in(client, spawned.lease_id, LeaseState.COMPLETED))
                 node.terminate()
                 assert node.wait(30) == 0

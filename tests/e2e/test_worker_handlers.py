@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from hwqueue.client import AsyncClient
-from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
-from tests.e2e.worker_support import QUEUE, ended, worker
+from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy, SettledAndClaimed
+from tests.e2e.worker_support import QUEUE, ended, until, worker
 
 AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 
@@ -96,13 +97,35 @@ async def test_one_refused_result_does_not_hold_up_the_others(
     assert states == [LeaseState.COMPLETED, LeaseState.FAILED, LeaseState.COMPLETED]
 
 
-async def test_a_handler_that_exits_does_not_end_the_worker(client: AsyncClient, dsn: str) -> None:
-    leaving = await client.spawn_lease(QUEUE, "exit", max_attempts=1)
+@pytest.mark.parametrize(("task", "kind"), [("exit", "SystemExit"), ("run-out", "StopIteration")])
+async def test_no_exception_of_a_handler_harms_the_worker(
+    client: AsyncClient, dsn: str, task: str, kind: str
+) -> None:
+    leaving = await client.spawn_lease(QUEUE, task, max_attempts=1)
     async with worker(dsn, concurrency=1):
         lease = await ended(client, leaving.lease_id)
         adding = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 1})
         assert (await ended(client, adding.lease_id)).result == 2
-    assert "SystemExit" in lease.error["message"]
+    assert lease.error["type"] == kind
+
+
+async def test_a_result_is_given_up_only_if_it_cannot_be_kept(
+    client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any other refusal leaves the lease to its timeout, and says why."""
+    settle_and_claim = AsyncClient.settle_and_claim
+
+    async def refuse_results(self: AsyncClient, *args: Any, **options: Any) -> SettledAndClaimed:
+        if any(settlement.outcome == "complete" for settlement in args[2]):
+            raise psycopg.errors.InsufficientPrivilege("may not write")
+        return await settle_and_claim(self, *args, **options)
+
+    monkeypatch.setattr(AsyncClient, "settle_and_claim", refuse_results)
+    spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+    async with worker(dsn):
+        await until(lambda: "it comes back by its timeout: may not write" in caplog.text)
+        assert (await client.get_lease(spawned.lease_id)).state is LeaseState.CLAIMED
+    assert "one by one: may not write" in caplog.text
 
 
 async def test_a_handler_that_runs_too_long_fails(client: AsyncClient, dsn: str) -> None:

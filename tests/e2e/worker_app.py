@@ -134,3 +134,9 @@ def stuck(params: dict[str, Any]) -> None:
     mark(params, "started")
     while True:
         time.sleep(0.05)
+
+
+@app.task("run-out")
+def run_out(params: Any) -> Any:
+    """Raise what a future does not take."""
+    return next(iter([]))

@@ -14,9 +14,10 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from hwqueue import Worker, WorkerSettings
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import Lease, LeaseState
-from hwqueue.worker import Worker, WorkerSettings, run
+from hwqueue.worker import run
 from tests.e2e.worker_app import app
 
 QUEUE = "work"

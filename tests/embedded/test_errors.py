@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
+from filelock import FileLock
 
 from hwqueue.embedded import EmbeddedServer, binaries
+from hwqueue.embedded import server as server_module
 from hwqueue.embedded.errors import (
     BinariesUnusable,
     DiskFull,
@@ -40,11 +43,19 @@ def test_port_taken(open_folder: Path, server_in: MakeServer) -> None:
 
 
 def test_last_port_taken_since(open_folder: Path, server_in: MakeServer) -> None:
+    """Nobody asked for that port: another one does."""
     server = server_in(open_folder / "server")
     port = server.start().port
+    assert port is not None
     server.stop()
-    with socket.create_server(("127.0.0.1", port or 0)), pytest.raises(PortTaken, match=f"{port}"):
-        server.ensure_running()
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(PortTaken, match=f"{port}"):
+            server.start(port)
+        with psycopg.connect(server.ensure_running()) as connection:
+            moved = connection.info.port
+    assert moved != port
+    server.stop()
+    assert server.start().port == moved
 
 
 def test_running_on_another_port(open_folder: Path, server_in: MakeServer) -> None:
@@ -183,6 +194,32 @@ def test_other_failures_show_the_log(open_folder: Path) -> None:
         server.start()
     assert caught.value.hint is not None
     assert "server.log" in caught.value.hint
+
+
+def test_somebody_else_keeps_the_lock(
+    open_folder: Path,
+    server_in: MakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = open_folder / "server"
+    folder.mkdir()
+    monkeypatch.setattr(server_module, "_LOCK_NOTE_S", 0.01)
+    monkeypatch.setattr(server_module, "_LOCK_S", 0.01)
+    with (
+        FileLock(folder / "lock"),
+        pytest.raises(EmbeddedError, match="another process has held"),
+    ):
+        server_in(folder).ensure_running()
+    assert "waiting for another process" in caplog.text
+
+
+def test_a_program_that_does_not_end(
+    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binaries, "_TIMEOUT_S", 0.001)
+    with pytest.raises(ServerFailed, match=r"did not end within 0\.001 s"):
+        server_in(open_folder / "server").start()
 
 
 def test_url_before_set_up(open_folder: Path, server_in: MakeServer) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.embedded import EmbeddedServer, binaries, default_data_dir
+from hwqueue.embedded import server as server_module
+from hwqueue.embedded.account import server_account, switch_to
+from hwqueue.embedded.errors import ServerFailed
+from hwqueue.embedded.postmaster import find_postmaster
 from tests.embedded.conftest import as_root
 
 MakeServer = Callable[[Path], EmbeddedServer]
@@ -99,6 +104,101 @@ def test_starts_again_after_a_crash(open_folder: Path, server_in: MakeServer) ->
 
     assert not server.status().running
     with psycopg.connect(server.ensure_running()) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_an_interrupted_start_is_finished_by_the_next_one(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    """The server goes on alone when the process that started it is ended."""
+    server = server_in(open_folder / "server")
+    url = server.ensure_running()
+    (server.data_dir / "port").unlink()  # written last, so an interrupted start has none
+    assert server.url() == url
+    assert server.status().port == server.start().port == conninfo_port(url)
+    assert server.ensure_running() == url
+
+
+def test_a_server_on_its_way_up_is_waited_for(
+    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = server_in(open_folder / "server")
+    url = server.ensure_running()
+    ready = find_postmaster(server.data_dir / "data")
+    assert ready is not None
+    seen = [replace(ready, state="starting"), replace(ready, port=None, state=None)]
+    monkeypatch.setattr(
+        server_module, "find_postmaster", lambda _data: seen.pop() if seen else ready
+    )
+    assert server.ensure_running() == url
+    assert not seen
+
+
+@pytest.mark.parametrize("state", ["starting", "stopping"])
+def test_a_server_that_stays_on_its_way_is_named(
+    open_folder: Path, server_in: MakeServer, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    server = server_in(open_folder / "server")
+    server.start()
+    pid_file = server.data_dir / "data" / "postmaster.pid"
+    before = pid_file.read_text()
+    pid_file.write_text(before.replace("ready", state))
+    monkeypatch.setattr(server_module, "_SETTLE_S", 0.01)
+    assert not server.status().running
+    with pytest.raises(ServerFailed, match=f"has been {state} for"):
+        server.ensure_running()
+    pid_file.write_text(before)
+
+
+def test_a_process_id_that_is_somebody_elses_by_now(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    """As after a crash in a container, where the same few ids come again."""
+    server = server_in(open_folder / "server")
+    url = server.ensure_running()
+    pid_file = server.data_dir / "data" / "postmaster.pid"
+    lines = pid_file.read_text().splitlines()
+    server.stop()
+    account = server_account(server.data_dir / "data")
+    stranger = subprocess.Popen(["sleep", "600"], **switch_to(account))
+    try:
+        pid_file.write_text("\n".join([str(stranger.pid), *lines[1:]]))
+        if account:
+            os.chown(pid_file, account.uid, account.gid)
+        assert not server.status().running
+        assert server.status().pid is None
+        assert not server.stop()
+        assert server.ensure_running() == url
+        with psycopg.connect(url) as connection:
+            assert connection.execute("select 1").fetchone() == (1,)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_postgres_of_another_folder_is_a_stranger(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    server, other = server_in(open_folder / "server"), server_in(open_folder / "other")
+    running = other.start()
+    server.start()
+    server.stop()
+    shutil.copy(other.data_dir / "data" / "postmaster.pid", server.data_dir / "data")
+    assert not server.status().running
+    assert not server.stop()
+    assert other.status() == running
+
+
+@pytest.mark.parametrize("variable", ["PGSSLMODE", "PGCHANNELBINDING", "PGGSSENCMODE"])
+def test_settings_for_encrypted_servers_do_not_reach_the_url(
+    open_folder: Path,
+    server_in: MakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    monkeypatch.setenv(variable, "require")
+    with psycopg.connect(server_in(open_folder / "server").ensure_running()) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
 
 
@@ -196,6 +296,11 @@ def test_runs_for_an_ordinary_user(open_folder: Path) -> None:
     )
     assert run.stdout.strip() == "42", run.stderr
     assert (open_folder / "home" / "server" / "data").stat().st_uid == 65534
+
+
+def conninfo_port(url: str) -> int:
+    """The port that a URL names."""
+    return int(conninfo_to_dict(url)["port"] or 0)
 
 
 def test_the_url_carries_everything(open_folder: Path, server_in: MakeServer) -> None:

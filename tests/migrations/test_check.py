@@ -69,7 +69,10 @@ def test_a_change_by_hand_is_named(dsn: str, change: str, expected: str) -> None
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ("grant execute on function hwqueue.clock() to public", "function clock(): differs; grants"),
+        (
+            "grant execute on function hwqueue.clock() to public",
+            "function clock(): differs; grants",
+        ),
         ("grant usage on schema hwqueue to public", "schema hwqueue: differs; grants"),
         ("grant select on hwqueue.lease to public", "table lease: differs; grants"),
     ],

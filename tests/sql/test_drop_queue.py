@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sql.api import Api, token
+from tests.sql.api import Api, outlive, token
 
 
 def test_an_empty_queue_goes(api: Api) -> None:
@@ -11,11 +11,19 @@ def test_an_empty_queue_goes(api: Api) -> None:
     assert api.refused("QHQ01", "drop_queue", queue=queue).detail["queue"] == queue
 
 
+def purge(api: Api) -> None:
+    """Delete what dropped queues held: noted first, deleted once nobody can be on the way."""
+    api.rows("prune")
+    outlive(api.conn)
+    api.rows("prune")
+
+
 def test_finished_leases_do_not_keep_it(api: Api) -> None:
     queue = api.queue()
     claim = api.running(queue, idempotency_key="once")
     api.rows("complete_lease", **token(claim))
     api.rows("drop_queue", queue=queue)
+    purge(api)
     assert api.refused("QHL04", "get_lease", lease=claim["lease_id"]).detail
 
 
@@ -30,19 +38,24 @@ def test_a_lease_keeps_it(api: Api, where: str) -> None:
 
 
 def test_by_force_nothing_of_it_is_left(api: Api) -> None:
-    """Not in any table, and what its claims had set aside is free again."""
+    """What runs is asked to stop; then it is in no table, and its room is free again."""
     node = api.node(capacity={"cpu_milli": 1000})
     other = api.queue()
     kept = api.needing(other, cpu_milli=1000)
+    purge(api)  # of the tests before
     before = api.contents()
     queue = api.queue()
     failed = api.running(queue)
     api.rows("fail_lease", **token(failed), error={})
     api.spawn(queue, delay=3600, idempotency_key="key")
     api.needing(queue, cpu_milli=1000)
-    assert len(api.claim(node, queue, qty=1)) == 1
+    [running] = api.claim(node, queue, qty=1)
     assert api.claim(node, other) == []
     api.rows("drop_queue", queue=queue, force=True)
+    purge(api)
+    assert api.row("get_lease", lease=running["lease_id"])["stop_reason"] == "cancelled"
+    assert api.value("release_lease", **token(running)) == "cancelled"
+    purge(api)
     after = api.contents()
     tables = ["queue", "queue_signal", "lease", "ready", "scheduled", "claim", "attempt"]
     for table in [*tables, "idempotency", "placement_class"]:

@@ -102,3 +102,44 @@ def stubborn(params: dict[str, str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with subprocess.Popen(["sleep", "600"]) as child:
         Path(params["started"]).write_text(f"{os.getpid()} {child.pid}")
+
+
+@app.task("leave-behind", process=True)
+def leave_behind(params: dict[str, str]) -> str:
+    """Start a program, do not wait for it."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(params["started"]).write_text(str(child.pid))
+    return "left one behind"
+
+
+@app.task("fork", process=True)
+def fork(params: dict[str, str]) -> str:
+    """Leave a copy of this process behind, which holds all that is open here."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+    Path(params["started"]).write_text(str(pid))
+    return "forked"
+
+
+@app.task("return-twice", process=True)
+def return_twice(params: Any) -> str:
+    """Return in a forked copy, too, and there first."""
+    pid = os.fork()
+    if pid == 0:
+        return "the copy"
+    os.waitpid(pid, 0)
+    return "the handler"
+
+
+@app.task("escape", process=True)
+def escape(params: dict[str, str]) -> None:
+    """Die while a copy that has left the process group holds all that is open here."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        Path(params["started"]).write_text(str(os.getpid()))
+        time.sleep(600)
+    while not Path(params["started"]).exists():
+        time.sleep(0.01)
+    os._exit(3)

@@ -78,6 +78,9 @@ def test_retry_names_its_time() -> None:
     assert in_an_hour is not None
     assert timedelta(0) <= in_an_hour - before - timedelta(hours=1) < timedelta(minutes=1)
     assert raised(Retry()).retry_at is None
+    at_once = raised(Retry(after=timedelta(0))).retry_at
+    assert at_once is not None
+    assert before <= at_once <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def _ledger(*, ended: bool = False) -> Ledger:
     for milliseconds in (4.0, 6.0):
         ledger.polled(milliseconds, 1)
     ledger.polled(1.0, 0)
+    ledger.settled_in(9.0)
     return ledger
 
 
@@ -62,6 +63,7 @@ def test_figures_of_a_backlog_run() -> None:
     assert made.models == (report.ModelShare("T4", 2, 0.5, 25.0),)
     assert made.timing.claims == 2
     assert made.timing.claims_per_second == 0.5
+    assert made.timing.claim_calls == 2
     assert (made.timing.claim_p50_ms, made.timing.claim_p99_ms) == (4.0, 6.0)
     assert made.timing.empty_calls == 1
     assert made.kinds == (
@@ -74,13 +76,26 @@ def test_figures_of_a_backlog_run() -> None:
 
 
 def test_figures_of_a_timed_run() -> None:
-    made = _report(_ledger(ended=True), timed=True).timed
+    whole = _report(_ledger(ended=True), timed=True)
+    assert whole.timing.claims == 2
+    assert whole.timing.claims_per_second is None
+    assert (whole.timing.claim_p99_ms, whole.timing.settle_p50_ms) == (6.0, 9.0)
+    made = whole.timed
     assert made is not None
     assert made.peak_gpu_percent == 25.0
     assert made.mean_gpu_percent == pytest.approx(25.0 * 2 / 3)  # from 1 s to 3 s of 3 s
     assert (made.wait_p50_s, made.wait_p99_s) == (5.0, 15.0)  # of the trace, ten times faster
     assert made.outcomes == {"completed": 1, "deadline_exceeded": 0}
     assert made.never_scheduled_but_ran == 1
+
+
+def test_claims_are_leases_however_many_a_call_brings() -> None:
+    ledger = Ledger(machines={machine.name: machine for machine in MACHINES})
+    for _ in range(3):
+        ledger.granted(_grant(uuid4(), "c", "plain"), PLAIN, 1.0)
+    ledger.polled(5.0, 3)
+    timing = report.timing(ledger, 2.0, paced=False)
+    assert (timing.claims, timing.claim_calls, timing.claims_per_second) == (3, 1, 1.5)
 
 
 def test_a_lease_past_its_deadline_waits_no_more_unless_it_was_granted_just_before() -> None:
@@ -110,6 +125,9 @@ def test_percentiles_by_nearest_rank() -> None:
 def test_summary_over_seeds() -> None:
     spread = report.summary([_report(_ledger(), seed=1), _report(_ledger(), seed=2)])
     assert spread["gpus_allocated_percent"] == report.Spread(25.0, 25.0, 25.0)
+    assert spread["claims_per_second"] == report.Spread(0.5, 0.5, 0.5)
+    timed = report.summary([_report(_ledger(), seed=seed, timed=True) for seed in (1, 2)])
+    assert "claims_per_second" not in timed
 
 
 @pytest.mark.parametrize("timed", [False, True])

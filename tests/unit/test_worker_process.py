@@ -155,6 +155,26 @@ async def test_a_stubborn_handler_is_killed_with_its_children(marks: dict[str, s
     await until(lambda: not any(map(is_alive, pids)))
 
 
+@pytest.mark.parametrize("task", ["leave-behind", "fork"])
+async def test_what_a_handler_leaves_behind_is_killed(task: str, marks: dict[str, str]) -> None:
+    async with asyncio.timeout(30):
+        assert (await run(claim(task, marks))).kind == "complete"
+    left = int(Path(marks["started"]).read_text())
+    await until(lambda: not is_alive(left))
+
+
+async def test_a_forked_copy_does_not_report() -> None:
+    assert (await run(claim("return-twice"))).result == "the handler"
+
+
+async def test_a_copy_that_has_left_the_group_holds_nobody_up(marks: dict[str, str]) -> None:
+    async with asyncio.timeout(30):
+        ended = await run(claim("escape", marks))
+    os.kill(int(Path(marks["started"]).read_text()), signal.SIGKILL)
+    assert ended.error is not None
+    assert "left with exit code 3" in ended.error["message"]
+
+
 def test_a_child_does_not_outlive_its_worker(marks: dict[str, str]) -> None:
     script = (
         "import asyncio, sys\n"

@@ -64,7 +64,7 @@ class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes):
         return client
 
     async def open(self) -> None:
-        """Connect; the same as entering the `with` block.
+        """Connect; the same as entering the `with` block. Does nothing when it is open already.
 
         Raises: psycopg.OperationalError, at once, when the server cannot be reached or refuses.
         """

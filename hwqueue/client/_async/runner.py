@@ -15,6 +15,10 @@ from hwqueue.errors import BadArgument, ConfigError
 
 Rows = Sequence[Sequence[Any]]
 
+# The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
+# so it is made to give up early, and to begin anew while somebody waits.
+_RECONNECT_SECONDS = 2.0
+
 
 class AsyncRunner(Protocol):
     """Runs one statement and returns all its rows."""
@@ -41,7 +45,9 @@ class AsyncPoolRunner:
         self._pool: AsyncConnectionPool[Any] | None = None
 
     async def open(self) -> None:
-        """Connect. Raises: psycopg.OperationalError, at once when the server refuses."""
+        """Connect, unless open. Raises: psycopg.OperationalError, at once if the server refuses."""
+        if self._pool is not None:
+            return
         # The pool would retry a wrong password in silence until its timeout; one plain attempt
         # says what is wrong.
         probe = await psycopg.AsyncConnection.connect(self._conninfo)
@@ -54,6 +60,8 @@ class AsyncPoolRunner:
             min_size=1,
             max_size=self._size,
             timeout=self._timeout,
+            reconnect_timeout=_RECONNECT_SECONDS,
+            reconnect_failed=_try_again,
             kwargs=options,
             open=False,
         )
@@ -80,6 +88,12 @@ class AsyncPoolRunner:
                 await connection.close()
                 raise
         return rows
+
+
+async def _try_again(pool: AsyncConnectionPool[Any]) -> None:
+    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    if pool.get_stats().get("requests_waiting"):
+        await pool.check()
 
 
 class AsyncConnectionRunner:

@@ -65,7 +65,7 @@ class Client(Queues, Leases, Claims, Nodes):
         return client
 
     def open(self) -> None:
-        """Connect; the same as entering the `with` block.
+        """Connect; the same as entering the `with` block. Does nothing when it is open already.
 
         Raises: psycopg.OperationalError, at once, when the server cannot be reached or refuses.
         """

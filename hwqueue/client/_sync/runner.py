@@ -16,6 +16,10 @@ from hwqueue.errors import BadArgument, ConfigError
 
 Rows = Sequence[Sequence[Any]]
 
+# The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
+# so it is made to give up early, and to begin anew while somebody waits.
+_RECONNECT_SECONDS = 2.0
+
 
 class Runner(Protocol):
     """Runs one statement and returns all its rows."""
@@ -42,7 +46,9 @@ class PoolRunner:
         self._pool: ConnectionPool[Any] | None = None
 
     def open(self) -> None:
-        """Connect. Raises: psycopg.OperationalError, at once when the server refuses."""
+        """Connect, unless open. Raises: psycopg.OperationalError, at once if the server refuses."""
+        if self._pool is not None:
+            return
         # The pool would retry a wrong password in silence until its timeout; one plain attempt
         # says what is wrong.
         probe = psycopg.Connection.connect(self._conninfo)
@@ -55,6 +61,8 @@ class PoolRunner:
             min_size=1,
             max_size=self._size,
             timeout=self._timeout,
+            reconnect_timeout=_RECONNECT_SECONDS,
+            reconnect_failed=_try_again,
             kwargs=options,
             open=False,
         )
@@ -81,6 +89,12 @@ class PoolRunner:
                 connection.close()
                 raise
         return rows
+
+
+def _try_again(pool: ConnectionPool[Any]) -> None:
+    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    if pool.get_stats().get("requests_waiting"):
+        pool.check()
 
 
 class ConnectionRunner:

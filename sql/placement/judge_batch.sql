@@ -1,0 +1,98 @@
+-- Judging in batches: at most 500 classes a claim, in the order of the transactions that wrote them, so that a claim is
+-- bounded however many classes are new, and what it judged is kept even if there are more.
+
+-- A mark that no transaction of this server can have left comes from another one (a restored dump): start again.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.valid_mark(p_mark xid8) returns xid8
+language sql stable
+as $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
+
+-- The next classes to judge: written by p_seen or later, not judged yet, hanging on one of the anchors.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard int)
+returns bigint[]
+language sql stable
+as $$
+  select array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned = p_pinned and c.anchors && p_anchors
+      and not exists (select 1 from unnest(p_judged) j where j = c.class_id)
+    order by c.created_xid, c.class_id limit 500)
+$$;
+
+-- Up to where all classes are judged once these are: the horizon, or, when the batch was full, the last of it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard int) returns xid8
+language sql stable
+as $$
+  select case when cardinality(p_batch) < 500 then p_horizon else least(p_horizon, (
+    select c.created_xid from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = p_batch[cardinality(p_batch)])) end
+$$;
+
+-- Of the judged classes, those that the mark does not speak for.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard int) returns bigint[]
+language sql stable
+as $$
+  select array(
+    select c.class_id from unnest(p_judged) j join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j
+    where c.created_xid >= p_mark)
+$$;
+
+-- Locks: the caller holds the profile's row; the shard's row, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_profile.classes_seen), p_profile.classes_judged, p_profile.anchors,
+                                             false, p_shard);
+  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
+begin
+  if v_batch = '{}' and p_profile.classes_seen = v_mark then
+    return;
+  end if;
+  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, affinity)
+  select p_shard, p_profile.profile_id, c.queue_id, c.class_id,
+         hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
+  from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = any (v_batch)
+    and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
+  on conflict do nothing;
+  -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
+  if hwqueue.refresh_reach(array(
+       select b from unnest(v_batch) b
+       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = b)), p_shard) is null then
+    return;
+  end if;
+  update hwqueue.profile p
+  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
+  where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+end
+$$;
+
+-- The same for the classes that name nodes or resources, for one node.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_resources uuid[] := p_node.resources || p_node.gpu_ids;
+  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_state.classes_seen), p_state.classes_judged, p_node.anchors, true, p_shard);
+  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
+begin
+  if v_batch = '{}' and p_state.classes_seen = v_mark then
+    return;
+  end if;
+  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
+  select p_shard, p_node.node_id, c.queue_id, c.class_id,
+         hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+  from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = any (v_batch)
+    and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+  on conflict do nothing;
+  update hwqueue.node_state s
+  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard)
+  where s.shard_id = p_shard and s.node_id = p_node.node_id;
+end
+$$;

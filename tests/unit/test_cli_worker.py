@@ -1,0 +1,68 @@
+"""`hwqueue worker run`: how its options become settings."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from typer.testing import CliRunner
+
+from hwqueue.app import App
+from hwqueue.cli import worker
+from hwqueue.cli.main import app
+from hwqueue.worker import WorkerSettings
+
+NODE = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[WorkerSettings]:
+    """The settings that workers were started with; none really runs."""
+    seen: list[WorkerSettings] = []
+
+    def keep(_app: App, settings: WorkerSettings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(worker, "run_worker", keep)
+    (tmp_path / "tasks_of_the_test.py").write_text("import hwqueue\napp = hwqueue.App()\n")
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def run(*options: str) -> int:
+    line = ["--dsn", "dbname=none", "worker", "run", "--app", "tasks_of_the_test:app", *options]
+    result = CliRunner().invoke(app, line)
+    print(result.output, result.exception)
+    return result.exit_code
+
+
+def test_spans_and_the_id_are_settings(started: list[WorkerSettings]) -> None:
+    spans = ["--poll-interval=250ms", "--cancel-grace=0s", "--reap-interval=1m"]
+    assert run(*spans, f"--node-id={NODE}", "--shutdown-timeout=0s") == 0
+    [settings] = started
+    assert settings.poll_interval == timedelta(milliseconds=250)
+    assert settings.cancel_grace == timedelta(0)
+    assert settings.reap_interval == timedelta(minutes=1)
+    assert settings.shutdown_timeout == timedelta(0)
+    assert settings.effective_node_id == UUID(NODE)
+
+
+def test_left_out_they_are_the_defaults(started: list[WorkerSettings]) -> None:
+    assert run("--name=n") == 0
+    [settings] = started
+    plain = WorkerSettings(dsn="dbname=none", name="n")
+    for field in ("poll_interval", "cancel_grace", "reap_interval", "shutdown_timeout", "node_id"):
+        assert getattr(settings, field) == getattr(plain, field), field
+
+
+def test_reaping_can_be_left_to_others(started: list[WorkerSettings]) -> None:
+    assert run("--reap-interval=never") == 0
+    assert started[0].reap_interval is None
+
+
+def test_a_bad_id_is_refused(started: list[WorkerSettings]) -> None:
+    assert run("--node-id=box-1") != 0
+    assert started == []

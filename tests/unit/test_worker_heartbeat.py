@@ -1,0 +1,143 @@
+"""Which claims a worker keeps, and what the verdicts do to its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.app import App
+from hwqueue.types import Claim, Heartbeat, Verdict
+from hwqueue.worker.heartbeat import HeartbeatLoop
+from hwqueue.worker.runner import Runner, StopReason
+from hwqueue.worker.session import NodeSession
+
+LEASE = uuid4()
+app = App()
+
+
+@app.task("wait")
+async def wait(params: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@app.task("stubborn")
+async def stubborn(params: asyncio.Event) -> None:
+    """Takes its time to give way."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await params.wait()
+
+
+@app.task("return")
+async def at_once(params: Any) -> int:
+    return 1
+
+
+def claim(task: str, token: int, params: Any = None, seconds: float = 3600) -> Claim:
+    return Claim(
+        lease_id=LEASE,
+        claim_token=token,
+        attempt=1,
+        queue="default",
+        task_name=task,
+        params=params,
+        headers=None,
+        score=0.0,
+        expires_at=datetime.now(UTC) + timedelta(seconds=seconds),
+        assignment=None,
+        shard_id=0,
+    )
+
+
+class Session:
+    """Answers heartbeats with the verdicts it was given, `ok` where none; keeps what it heard."""
+
+    def __init__(self, verdicts: dict[int, Verdict] | None = None) -> None:
+        self.verdicts = verdicts or {}
+        self.heard: list[list[int]] = []
+        self.longest_waits: list[float] = []
+
+    async def heartbeat(self, claims: Sequence[Claim], longest_wait: float) -> list[Heartbeat]:
+        self.heard.append([one.claim_token for one in claims])
+        self.longest_waits.append(longest_wait)
+        return [self._answer(one.lease_id, one.claim_token) for one in claims]
+
+    def _answer(self, lease_id: UUID, token: int) -> Heartbeat:
+        verdict = self.verdicts.get(token, Verdict.OK)
+        ends_at = None if verdict is Verdict.LOST else datetime.now(UTC) + timedelta(hours=1)
+        return Heartbeat(
+            lease_id=lease_id, verdict=verdict, expires_at=ends_at, shard_id=0, claim_token=token
+        )
+
+
+@pytest.fixture
+async def runner() -> Runner:
+    async def no_extension(_claim: Claim, _by: timedelta) -> datetime:
+        raise NotImplementedError
+
+    return Runner(
+        app,
+        concurrency=4,
+        grace=timedelta(0),
+        now=asyncio.Event(),
+        gpu_names=(),
+        extend_claim=no_extension,
+    )
+
+
+def heartbeat(session: Session, runner: Runner) -> HeartbeatLoop:
+    return HeartbeatLoop(cast(NodeSession, session), runner, timedelta(hours=1))
+
+
+async def test_two_runs_of_one_lease_are_told_apart(runner: Runner) -> None:
+    """The older one was lost and has not given way yet; the verdicts on it are not the newer's."""
+    go, session = asyncio.Event(), Session({1: Verdict.LOST})
+    beating = heartbeat(session, runner)
+    runner.start(claim("stubborn", 1, go))
+    runner.start(claim("wait", 2))
+    await asyncio.sleep(0)
+    await beating.beat()
+    assert {one.claim.claim_token: one.reason for one in runner.running} == {
+        1: StopReason.LOST,
+        2: None,
+    }
+    await beating.beat()
+    assert session.heard == [[1, 2], [2]]
+    go.set()
+    runner.stop_all(StopReason.SHUTDOWN)
+    await runner.wait(30)
+
+
+async def test_a_claim_is_kept_until_it_is_settled(runner: Runner) -> None:
+    session = Session()
+    beating = heartbeat(session, runner)
+    runner.start(claim("return", 1))
+    await runner.wake.wait()
+    await beating.beat()
+    [(ended, _how)] = runner.take_ended()
+    assert ended.claim_token == 1
+    await beating.beat()
+    assert runner.abandon() != []
+    runner.forget_settled()
+    await beating.beat()
+    assert session.heard == [[1], [1], []]
+
+
+async def test_the_waits_follow_the_claim_that_ends_first(runner: Runner) -> None:
+    """Of tries that fail, too; and a claim that comes while a beat is under way counts."""
+    session = Session()
+    beating = heartbeat(session, runner)
+    await beating.beat()
+    runner.start(short := claim("wait", 1, seconds=4))
+    beating.watch([short])
+    await beating.beat()
+    assert session.longest_waits[0] == 2.0
+    assert session.longest_waits[1] == pytest.approx(1.0, abs=0.1)
+    runner.stop_all(StopReason.SHUTDOWN)
+    await runner.wait(30)
