@@ -126,9 +126,11 @@ def run(
         options["name"] = name
     if queue:
         options["queues"] = tuple(queue)
-    dsn = connection_string(ctx)
+    named = named_database(ctx)
+    # A named one the worker checks by itself, and waits for while it is away.
+    dsn = named.dsn if named else connection_string(ctx)
     # The embedded server has no pooler in front of it, so LISTEN works on the same address.
-    direct = listen_dsn or (None if named_database(ctx) else dsn)
+    direct = listen_dsn or (None if named else dsn)
     settings = WorkerSettings(dsn=dsn, listen_dsn=direct, **options)
     # A program that runs for days says that it has started, and why it stops.
     logging.getLogger("hwqueue.worker").setLevel(logging.INFO)

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
@@ -180,6 +181,15 @@ async def test_a_worker_does_not_work_with_another_schema(
     conn.execute("update hwqueue.schema_info set bundle_sha256 = 'of an older bundle'")
     with pytest.raises(SchemaTooOld, match="an upgrade is due"):
         await asyncio.wait_for(Worker(app, settings(dsn)).run(), 10)
+    line = ["--dsn", dsn, "worker", "run", "--app", "tests.e2e.worker_app:app"]
+    result = await asyncio.to_thread(run_hwqueue, *line)
+    assert result.returncode == 4
+    assert "hwqueue db upgrade" in result.stderr
+
+
+def run_hwqueue(*line: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "hwqueue"
+    return subprocess.run([program, *line], capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.fixture

@@ -34,9 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[WorkerSetti
 
 def run(*options: str) -> int:
     line = ["--dsn", "dbname=none", "worker", "run", "--app", "tasks_of_the_test:app", *options]
-    result = CliRunner().invoke(app, line)
-    print(result.output, result.exception)
-    return result.exit_code
+    return CliRunner().invoke(app, line).exit_code
 
 
 def test_spans_and_the_id_are_settings(started: list[WorkerSettings]) -> None:
