@@ -12,6 +12,7 @@ declare
   v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_node_seen xid8 := hwqueue.valid_mark(p_state.classes_seen);
   v_profile_seen xid8;
+  v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
 begin
@@ -23,7 +24,9 @@ begin
   if not found then
     return;
   end if;
-  perform hwqueue.judge_pinned(p_node, p_state, v_horizon, p_shard);
+  -- read anew: current_generation has set the marks back since, if this is another server
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
+  perform hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then

@@ -11,7 +11,7 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for update;
+  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   if not coalesce(p_force, false) and (
        exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)

@@ -41,8 +41,11 @@ class Actor:
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[Any] | None = None
 
-    def begin(self) -> None:
+    def begin(self, isolation: str = "read committed") -> None:
         """Open a transaction, left open until `commit` or `rollback`."""
+        self.conn.execute(
+            "select set_config('default_transaction_isolation', %s, false)", [isolation]
+        )
         self.conn.execute("begin")
 
     def commit(self) -> None:

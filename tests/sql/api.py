@@ -81,7 +81,9 @@ class Api:
             ),
         )
         values = [
-            Jsonb(value) if name in _JSON and value is not None else value
+            Jsonb(value)
+            if name in _JSON and value is not None and not isinstance(value, Jsonb)
+            else value
             for name, value in arguments.items()
         ]
         with self.conn.cursor(row_factory=dict_row) as cursor:
@@ -174,6 +176,16 @@ class Api:
     def used(self, node: Node) -> Row:
         """What list_nodes says of the node."""
         return self.row("list_nodes", name=node.name)
+
+
+def raw(text: str) -> Jsonb:
+    """JSON as it is written here: numbers and depths that Python would not write."""
+    return Jsonb(text, dumps=str)
+
+
+def nested(depth: int) -> Jsonb:
+    """An object whose key `a` holds lists in lists."""
+    return raw('{"a":' + "[" * depth + "]" * depth + "}")
 
 
 def token(claim: Row) -> Row:

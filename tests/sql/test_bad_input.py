@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.sql.api import TASK, Api, Row, refusing
+from tests.sql.api import TASK, Api, Row, nested, raw, refusing
 
 ID = str(uuid4())
 OTHER = str(uuid4())
@@ -47,6 +47,12 @@ OPTIONS: Cases = [
     ("available_at", "2030-13-31T12:00:00Z"),
     ("available_at", "infinity"),
     ("available_at", 1893456000),
+    ("available_at", "2030-01-01T00:00:00+99:00"),
+    ("available_at", "2030-01-01T00:00:00+24:61"),
+    ("available_at", "2030-01-01T25:00:00Z"),
+    ("available_at", "0000-01-01T00:00:00Z"),
+    ("deadline", "2030-01-01T00:00:00+16:00"),
+    ("delay", "infinity"),
     ("deadline", "tomorrow"),
     ("max_attempts", 0),
     ("max_attempts", 1001),
@@ -200,6 +206,20 @@ def test_malformed_placements(api: Api, field: str, placement: Any) -> None:
 def test_malformed_shorthands(api: Api, field: str, options: Row) -> None:
     refusal = api.refused("QHC03", "spawn_lease", **spawn(api.queue(), **options))
     assert refusal.field == f"options.{field}"
+
+
+@pytest.mark.parametrize("depth", [40, 3000, 6000])
+def test_nested_too_deep(api: Api, depth: int) -> None:
+    """Each where it is, whatever the depth does to the stack of the server."""
+    options = raw(f'{{"affinity_tags": {nested(depth).obj}}}')
+    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.field == "options.affinity_tags"
+    options = raw(f'{{"placement": {{"require": [{{"tags": {nested(depth).obj}}}]}}}}')
+    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.field == "options.placement"
+    spec = raw(f'{{"name": "deep", "instance_id": "i", "labels": {nested(depth).obj}}}')
+    refusal = api.refused("QHA01", "register_node", node=uuid4(), spec=spec)
+    assert refusal.field == "spec.labels"
 
 
 def label(key: str, op: str, *values: Any) -> Row:

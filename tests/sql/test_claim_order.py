@@ -80,6 +80,22 @@ def test_waiting_is_worth_priority(api: Api, clock: Clock) -> None:
         assert [leases[lease] for lease in api.claimed(node, queue, qty=2)] == expected
 
 
+def test_the_best_of_two_queues(api: Api) -> None:
+    """Even if all score alike, and what heads the better queue is not for this node."""
+    low, high, node = api.queue(), api.queue(), api.node()
+    waiting = [api.spawn(low) for _ in range(3)]
+    blocked = {"require": [{"label": "gone", "op": "exists"}]}
+    batch = [{"task": "t", "options": {"priority": 10, "placement": blocked}}] * 120
+    api.rows("spawn_leases", queue=high, leases=batch)
+    urgent = api.spawn(high, priority=10)
+    for queues in ([low, high], [high, low]):
+        claims = api.claim(node, *queues, qty=2)
+        assert [row["lease_id"] for row in claims] == [urgent, waiting[0]]
+        for row in reversed(claims):
+            api.rows("release_lease", **token(row))
+        waiting = [*waiting[1:], waiting[0]]
+
+
 class TestFit:
     """The recipe of sql/placement/fit_score.sql, on a node with GPUs."""
 

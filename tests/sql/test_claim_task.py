@@ -162,6 +162,8 @@ def test_unknown_queues(api: Api) -> None:
         ("p_queues", {"queues": None}),
         ("p_queues", {"queues": []}),
         ("p_queues", {"queues": ["a", None]}),
+        ("p_queues", {"queues": [["a"], ["b"]]}),
+        ("p_queues", {"queues": [["a", "b"]]}),
         ("p_queues", {"queues": ["a"] * 1001}),
         ("p_qty", {"qty": 0}),
         ("p_qty", {"qty": -1}),

@@ -34,7 +34,21 @@ def test_a_lease_keeps_it(api: Api, where: str) -> None:
         api.running(queue)
     else:
         api.spawn(queue, delay=60 if where == "scheduled" else 0)
-    assert api.refused("QHQ03", "drop_queue", queue=queue).detail["queue"] == queue
+    for force in ({}, {"force": False}, {"force": None}):
+        refusal = api.refused("QHQ03", "drop_queue", queue=queue, **force)
+        assert refusal.detail["queue"] == queue
+
+
+def test_its_name_is_free_at_once(api: Api) -> None:
+    queue, node = api.queue(max_attempts=7), api.node()
+    lost = api.spawn(queue, idempotency_key="once")
+    api.rows("drop_queue", queue=queue, force=True)
+    api.rows("create_queue", queue=queue, policy={"max_attempts": 8})
+    kept = api.spawn(queue, idempotency_key="once")
+    assert kept != lost
+    assert api.claimed(node, queue, qty=5) == [kept]
+    purge(api)
+    assert api.state(kept) == "claimed"
 
 
 def test_by_force_nothing_of_it_is_left(api: Api) -> None:

@@ -135,3 +135,11 @@ def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
     lease = api.lease(claim["lease_id"])
     assert (lease["state"], lease["error"]) == ("cancelled", {"message": "stopped"})
     assert [a["outcome"] for a in lease["attempts"]] == ["cancelled"]
+
+
+@pytest.mark.parametrize("never", ["infinity", "-infinity"])
+def test_never_to_be_retried(api: Api, never: str) -> None:
+    """That is what p_retry says: a time is a time."""
+    claim = api.running(api.queue())
+    api.refused("QHA01", "fail_lease", **token(claim), error={}, retry_at=never)
+    assert api.state(claim["lease_id"]) == "claimed"

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tests.fix_db import Clock
-from tests.sql.api import NOBODY, Api, Node, beat, token
+from tests.sql.api import NOBODY, Api, Node, beat, raw, token
 
 
 def verdicts(api: Api, node: Node, *claims: dict[str, Any]) -> list[str]:
@@ -104,6 +104,27 @@ def test_claims_given_back_and_taken_again_are_lost(api: Api) -> None:
     [new] = api.claim(node, queue)
     assert verdicts(api, node, old) == ["lost"]
     assert verdicts(api, node, new) == ["ok"]
+
+
+def test_an_older_and_the_present_token_of_a_lease(api: Api) -> None:
+    """Each is answered for itself, whichever comes first; the present one is extended."""
+    queue, node = api.queue(), api.node()
+    old = api.running(queue, node)
+    api.rows("release_lease", **token(old))
+    [new] = api.claim(node, queue)
+    for claims in ([old, new], [new, old]):
+        rows = api.rows("heartbeat_node", **node.who, claims=beat(*claims))
+        verdicts = {row["claim_token"]: row["verdict"] for row in rows}
+        assert verdicts == {old["claim_token"]: "lost", new["claim_token"]: "ok"}
+
+
+def test_a_token_written_with_a_point(api: Api) -> None:
+    """1.0 is a whole number, too."""
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    written = f'[{{"lease_id": "{claim["lease_id"]}", "claim_token": {claim["claim_token"]}.0}}]'
+    [row] = api.rows("heartbeat_node", **node.who, claims=raw(written))
+    assert (row["verdict"], row["claim_token"]) == ("ok", claim["claim_token"])
 
 
 def test_unknown_nodes(api: Api) -> None:

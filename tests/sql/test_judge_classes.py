@@ -5,6 +5,8 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
+import pytest
+from psycopg import sql
 
 from tests.fix_db import Clock
 from tests.sql.api import Api, Node, token
@@ -129,3 +131,56 @@ def test_a_queue_made_anew(api: Api) -> None:
         assert api.claimed(node, queue, qty=5) == [lease]
         api.rows("drop_queue", queue=queue, force=True)
         api.rows("create_queue", queue=queue)
+
+
+OTHER_SERVER = """
+  update hwqueue.shard set system_identifier = system_identifier + 1,
+    server_started_at = server_started_at - interval '1 hour'
+"""
+MARKS = [
+    "update hwqueue.profile set classes_seen = {}",
+    "update hwqueue.node_state set classes_seen = {}",
+    "update hwqueue.placement_class set created_xid = {}",
+]
+AHEAD = "((pg_current_xact_id()::text::bigint + 60)::text::xid8)"
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_marks_of_another_server(
+    api: Api, conn: psycopg.Connection, pinned: bool, passed: bool
+) -> None:
+    """A dump loaded elsewhere: its transaction ids lie ahead, until this server has passed them."""
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    about = {"affinity_with": str(node.node_id)} if pinned else {}
+    old = [api.spawn(queue, **about) for _ in range(2)]
+    assert api.claimed(node, queue) == old[:1]
+    for statement in MARKS:
+        conn.execute(sql.SQL(statement).format(sql.SQL(AHEAD)))
+    conn.execute(OTHER_SERVER)
+    new = api.spawn(queue, "fresh", **about)
+    for _ in range(100 if passed else 0):
+        conn.execute("select pg_current_xact_id()")
+    assert api.claimed(node, queue, qty=5) == [old[1], new]
+    later = api.spawn(queue, "later", **about)
+    assert api.claimed(node, queue, qty=5) == [later]
+
+
+@pytest.mark.parametrize(
+    ("expr", "before", "after"),
+    [
+        ({"label": "f", "op": "contains_all", "values": ["b"]}, ["a", "b"], ["a"]),
+        ({"tags": {"f": {"n": 1}}}, {"n": 1}, {"n": 2}),
+        ({"label": "f", "op": "contains_any", "values": ["b"]}, ["b"], []),
+    ],
+)
+def test_a_label_that_is_a_list_or_an_object(
+    api: Api, expr: dict[str, Any], before: Any, after: Any
+) -> None:
+    """It hangs on the same anchors before and after; the next claim sees the change all the same."""
+    queue, node = api.queue(), api.node(labels={"f": before})
+    options = {"affinity_with": str(node.node_id), "placement": {"require": [expr]}}
+    leases = [api.spawn(queue, **options) for _ in range(2)]
+    assert api.claimed(node, queue) == leases[:1]
+    assert api.claim(relabel(api, node, labels={"f": after}), queue) == []
+    assert api.claimed(relabel(api, node, labels={"f": before}), queue) == leases[1:]

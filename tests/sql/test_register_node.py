@@ -141,6 +141,28 @@ def test_a_device_that_is_gone_needs_nothing_back(api: Api) -> None:
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    "counted", [{"slots": 2}, {"capacity": {"cpu_milli": 8000}}, {"capacity": {"license": 2}}]
+)
+def test_what_it_counts_only_now(api: Api, counted: dict[str, Any]) -> None:
+    """What runs already counts, with its amounts; when it ends there is room again."""
+    queue, node = api.queue(), api.node()
+    resources = {"cpu_milli": 4000}
+    if "license" in counted.get("capacity", {}):
+        resources["license"] = 1
+        node = again(api, node, instance_id="first", capacity={"license": 5})
+    for _ in range(3):
+        api.needing(queue, **resources)
+    first, second = api.claim(node, queue, qty=2)
+    node = again(api, node, instance_id="first", **counted)
+    assert api.claim(node, queue) == []
+    assert (api.used(node)["claims"], api.state(second["lease_id"])) == (2, "claimed")
+    if "cpu_milli" in counted.get("capacity", {}):
+        assert api.used(node)["used"]["cpu_milli"] == 8000
+    api.rows("complete_lease", **token(first))
+    assert len(api.claim(node, queue, qty=5)) == 1
+
+
 def test_a_name_has_one_node(api: Api) -> None:
     node = api.node()
     spec = {"name": node.name, "instance_id": "x"}

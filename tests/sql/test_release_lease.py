@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from tests.fix_db import Clock
-from tests.sql.api import Api, token
+from tests.sql.api import Api, refusing, token
 
 
 def test_no_attempt_is_used(api: Api) -> None:
@@ -44,3 +44,12 @@ def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
     api.rows("cancel_lease", lease=claim["lease_id"], reason="no need")
     assert api.value("release_lease", **token(claim)) == "cancelled"
     assert api.lease(claim["lease_id"])["error"] == {"reason": "cancelled", "detail": "no need"}
+
+
+def test_never(api: Api) -> None:
+    """There is no infinite span; before Postgres 17, not even for Postgres."""
+    claim = api.running(api.queue())
+    knows_infinity = api.conn.info.server_version >= 170000
+    with refusing("QHA01" if knows_infinity else "22007"):
+        api.rows("release_lease", **token(claim), delay="infinity")
+    assert api.state(claim["lease_id"]) == "claimed"

@@ -1,5 +1,6 @@
 """settle_and_claim: a batch settled and the next claimed, in one commit."""
 
+import json
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -7,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.fix_db import Clock
-from tests.sql.api import NOBODY, Api, Node, Row, settlement, token
+from tests.sql.api import NOBODY, Api, Node, Row, raw, settlement, token
 
 
 def settle(api: Api, node: Node, settlements: list[Row], *queues: str, qty: int = 0) -> list[Row]:
@@ -174,3 +175,21 @@ def test_a_result_that_is_too_large(api: Api) -> None:
         "QHA01", "settle_and_claim", **node.who, settle=settlements, queues=[queue]
     )
     assert refusal.field == "p_settle[1].result"
+
+
+def test_a_token_written_with_a_point(api: Api) -> None:
+    """1.0 is a whole number, too."""
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    written = json.dumps([settlement(claim)]).replace(
+        str(claim["claim_token"]), f"{claim['claim_token']}.0"
+    )
+    rows = api.rows("settle_and_claim", **node.who, settle=raw(written), queues=[queue])
+    assert [(row["verdict"], row["state"]) for row in rows] == [("ok", "completed")]
+
+
+def test_queues_in_two_dimensions(api: Api) -> None:
+    node = api.node()
+    arguments = {"settle": [], "queues": [[api.queue()], [api.queue()]]}
+    refusal = api.refused("QHA01", "settle_and_claim", **node.who, **arguments)
+    assert refusal.field == "p_queues"

@@ -1,0 +1,135 @@
+"""drop_queue against what is on the way: it waits for nobody, and loses nothing that runs."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.fix_db import Clock
+from tests.races.cluster import QUEUE, SHORT, register
+from tests.races.interleave import TIMEOUT, interleave
+from tests.sql.api import outlive
+
+PRUNE = "select from hwqueue.prune()"
+LEFT = """
+  select (select count(*) from hwqueue.lease) + (select count(*) from hwqueue.ready)
+       + (select count(*) from hwqueue.claim) + (select count(*) from hwqueue.idempotency)
+"""
+
+
+def prune(conn: psycopg.Connection) -> None:
+    """Delete all that can be deleted while others have something open."""
+    for _ in range(4):
+        conn.execute(PRUNE)
+
+
+def purge(conn: psycopg.Connection) -> None:
+    """Delete all that can be deleted once nobody has."""
+    conn.execute(PRUNE)
+    outlive(conn)
+    prune(conn)
+
+
+@pytest.fixture
+def node(conn: psycopg.Connection) -> tuple[UUID, int]:
+    """A node with one slot, and a queue."""
+    Direct(conn).create_queue(QUEUE)
+    return register(conn, slots=1)
+
+
+@pytest.mark.parametrize("outcome", ["complete", "release", "settle_and_claim", "reap"])
+def test_a_claim_in_flight(
+    conn: psycopg.Connection, dsn: str, clock: Clock, node: tuple[UUID, int], outcome: str
+) -> None:
+    """It settles like any other, its room is free again, and nothing of it is left."""
+    direct = Direct(conn)
+    lease = direct.spawn(QUEUE)["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        worker, operator = actor(), actor()
+        worker.begin()
+        [claim] = worker.direct.claim(QUEUE, *node)
+        operator.direct.drop_queue(QUEUE)
+        prune(conn)
+        worker.commit()
+    purge(conn)
+    direct.create_queue("other")
+    next_lease = direct.spawn("other")["lease_id"]
+    assert direct.claim("other", *node) == []
+    if outcome == "complete":
+        assert direct.complete(lease, claim["claim_token"]) == "completed"
+    elif outcome == "release":
+        assert direct.release(lease, claim["claim_token"]) in ("pending", "cancelled")
+    elif outcome == "reap":
+        clock.advance(timedelta(hours=1))
+        assert direct.reap()["expired"] == 1
+    else:
+        rows = direct.settle_and_claim("other", *node, [claim])
+        assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["ok"]
+        assert [row["lease_id"] for row in rows if row["kind"] == "claimed"] == [next_lease]
+    if outcome != "settle_and_claim":
+        assert [row["lease_id"] for row in direct.claim("other", *node)] == [next_lease]
+    purge(conn)
+    assert conn.execute(LEFT).fetchone() == (2,)  # the next lease and its claim
+
+
+def test_a_spawn_in_flight(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]) -> None:
+    """It ends as its producer wishes; only then does it go with its queue, whose name is free."""
+    direct = Direct(conn)
+    with interleave(dsn, SHORT) as actor:
+        producer, operator = actor(), actor()
+        producer.begin()
+        lost = producer.direct.spawn(QUEUE, {"idempotency_key": "once"})["lease_id"]
+        operator.direct.drop_queue(QUEUE)
+        operator.direct.create_queue(QUEUE, {"max_attempts": 7})
+        kept = operator.direct.spawn(QUEUE, {"idempotency_key": "once"})["lease_id"]
+        assert kept != lost
+        prune(conn)
+        assert producer.direct.lease(lost)["state"] == "pending"
+        producer.commit()
+    assert [row["lease_id"] for row in direct.claim(QUEUE, *node, qty=5)] == [kept]
+    purge(conn)
+    with pytest.raises(psycopg.DatabaseError) as gone:
+        direct.lease(lost)
+    assert gone.value.sqlstate == "QHL04"
+    assert conn.execute(LEFT).fetchone() == (3,)  # the kept lease, its claim, its key
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("before", range(4))
+def test_a_spawn_that_has_looked_already(
+    conn: psycopg.Connection, dsn: str, node: tuple[UUID, int], isolation: str, before: int
+) -> None:
+    """Its snapshot still shows the queue: it is refused, or what it writes goes with the queue."""
+    direct = Direct(conn)
+    with interleave(dsn, SHORT) as actor:
+        producer = actor()
+        producer.begin(isolation)
+        assert producer.direct.states(QUEUE) == {}
+        direct.drop_queue(QUEUE)
+        for _ in range(before):
+            conn.execute(PRUNE)
+        try:
+            producer.direct.spawn(QUEUE, {"idempotency_key": "once"})
+            prune(conn)
+            producer.commit()
+        except psycopg.DatabaseError as refused:
+            assert refused.sqlstate in ("QHQ01", "40001")
+            producer.rollback()
+    purge(conn)
+    assert conn.execute(LEFT).fetchone() == (0,)
+
+
+def test_twice_at_once(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]) -> None:
+    """The second waits for the first, and finds no queue."""
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        one.direct.drop_queue(QUEUE)
+        second = two.start(lambda d: d.drop_queue(QUEUE))
+        two.wait_until_parked()
+        one.commit()
+        refused = second.exception(TIMEOUT)
+        assert isinstance(refused, psycopg.Error)
+        assert refused.sqlstate == "QHQ01"

@@ -1,0 +1,187 @@
+"""Whoever meets work that an open transaction holds passes by and gets at the rest."""
+
+import random
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.fix_db import Clock
+from tests.races.cluster import QUEUE, SHORT, register
+from tests.races.interleave import TIMEOUT, interleave
+
+Options = dict[str, Any]
+UNCOUNTED: Options = {}
+COUNTED: Options = {"slots": 1000, "capacity": {"cpu_milli": 10_000_000}}
+HELD = 100
+CLAIMERS = 8
+COUNT_READY = "select count(*) from hwqueue.ready"
+
+nodes = pytest.mark.parametrize("spec", [UNCOUNTED, COUNTED], ids=["uncounted", "counted"])
+
+
+def preferring(weight: int, **options: Any) -> Options:
+    """Spawn options of a class that scores so on a node in zone a."""
+    preference = {"weight": weight, "when": {"tags": {"zone": "a"}}}
+    return {"placement": {"prefer": [preference]}} | options
+
+
+@nodes
+@pytest.mark.parametrize("ranks", [1, 250], ids=["one rank", "many ranks"])
+def test_an_open_claim_of_the_best_class(
+    conn: psycopg.Connection, dsn: str, spec: Options, ranks: int
+) -> None:
+    """Others get work at every claim from behind what it holds, and all of it."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    batch = [preferring(50, priority=-(number % ranks)) for number in range(250)]
+    leases = [row["lease_id"] for row in direct.spawn_many(QUEUE, batch)]
+    worst = direct.spawn(QUEUE, preferring(0, priority=-1000))["lease_id"]
+    holder_node, other_node = (register(conn, n, labels={"zone": "a"}, **spec) for n in (1, 2))
+    with interleave(dsn, SHORT) as actor:
+        holder, other = actor(), actor()
+        holder.begin()
+        held = holder.direct.claim(QUEUE, *holder_node, qty=HELD)
+        assert [row["lease_id"] for row in held] == leases[:HELD]
+        ones = [other.direct.claim(QUEUE, *other_node) for _ in range(10)]
+        assert [len(rows) for rows in ones] == [1] * 10
+        got = [row["lease_id"] for rows in ones for row in rows]
+        while rows := other.direct.claim(QUEUE, *other_node, qty=50):
+            got += [row["lease_id"] for row in rows]
+        assert len(got) == len(set(got)) == 250 - HELD + 1
+        assert set(got) == {*leases[HELD:], worst}
+
+
+@nodes
+def test_an_open_claim_of_several_classes(
+    conn: psycopg.Connection, dsn: str, spec: Options
+) -> None:
+    """Every class has its best taken; nothing is left out, down to the last lease."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    batch = [preferring(10 * (n % 5), priority=n % 7) for n in range(70)]
+    spawned = {row["lease_id"] for row in direct.spawn_many(QUEUE, batch)}
+    holder_node, other_node = (register(conn, n, labels={"zone": "a"}, **spec) for n in (1, 2))
+    with interleave(dsn, SHORT) as actor:
+        holder, other = actor(), actor()
+        holder.begin()
+        held = {row["lease_id"] for row in holder.direct.claim(QUEUE, *holder_node, qty=30)}
+        got = {row["lease_id"] for _ in range(40) for row in other.direct.claim(QUEUE, *other_node)}
+        assert (len(held), got) == (30, spawned - held)
+
+
+@nodes
+def test_no_claim_is_empty_while_leases_wait(
+    conn: psycopg.Connection, dsn: str, spec: Options
+) -> None:
+    """Of several scored classes and ranks, under eight claimers at once."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    dice = random.Random(1)
+    batch = [preferring(10 * dice.randrange(4), priority=dice.randrange(3)) for _ in range(500)]
+    direct.spawn_many(QUEUE, batch)
+    claimers = [register(conn, n, labels={"zone": "a"}, **spec) for n in range(CLAIMERS)]
+    with ThreadPoolExecutor(CLAIMERS) as pool:
+        jobs = [pool.submit(claim_all, dsn, node, epoch) for node, epoch in claimers]
+        ends = [job.result() for job in jobs]
+    assert sum(granted for granted, _ in ends) == 500
+    # what was there after an empty claim was there all along: only the others' own can be held
+    assert [left for _, missed in ends for left in missed if left >= CLAIMERS] == []
+
+
+def claim_all(dsn: str, node: UUID, epoch: int) -> tuple[int, list[int]]:
+    """Claim until nothing is left; how many, and what waited after each empty claim."""
+    granted, missed = 0, []
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        direct = Direct(conn)
+        while not missed or missed[-1]:
+            if direct.claim(QUEUE, node, epoch):
+                granted += 1
+            else:
+                row = conn.execute(COUNT_READY).fetchone()
+                assert row is not None
+                missed.append(row[0])
+    return granted, missed
+
+
+def test_a_heartbeat_and_an_open_cancel(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+    """The claim that is being cancelled is not waited for; the others are extended."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn)
+    direct.spawn_many(QUEUE, [{}] * 3)
+    claims = direct.claim(QUEUE, *node, qty=3)
+    stopping = claims[1]["lease_id"]
+    before = claims[1]["expires_at"]
+    clock.advance(timedelta(seconds=20))
+    with interleave(dsn, SHORT) as actor:
+        operator, worker = actor(), actor()
+        operator.begin()
+        assert operator.direct.cancel(stopping) == "claimed"
+        rows = {row["lease_id"]: row for row in worker.direct.heartbeat(*node, claims)}
+        assert [rows[claim["lease_id"]]["verdict"] for claim in claims] == ["ok"] * 3
+        ends = {row["expires_at"] for row in rows.values() if row["lease_id"] != stopping}
+        assert ends == {clock.now() + timedelta(seconds=60)}
+        assert rows[stopping]["expires_at"] == before
+        operator.commit()
+    rows = {row["lease_id"]: row for row in direct.heartbeat(*node, claims)}
+    assert rows[stopping]["verdict"] == "cancelled"
+    assert rows[stopping]["expires_at"] == clock.now() + timedelta(seconds=60)
+
+
+LIMITED_REAP = "select expired from hwqueue.reap(p_limit => 5)"
+
+
+@pytest.mark.parametrize("placement", [{}, {"resources": {"cpu_milli": 1000}}], ids=str)
+def test_reap_and_expired_claims_that_are_held(
+    conn: psycopg.Connection, dsn: str, clock: Clock, placement: Mapping[str, Any]
+) -> None:
+    """Six that another session holds do not use up the limit of five: the seventh is reaped."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    direct.spawn_many(QUEUE, [{"placement": placement}] * 7)
+    one, two = (register(conn, n, **COUNTED) for n in (1, 2))
+    held = direct.claim(QUEUE, *one, qty=6)
+    clock.advance(timedelta(seconds=1))
+    [free] = direct.claim(QUEUE, *two)
+    clock.advance(timedelta(minutes=5))
+    with interleave(dsn, SHORT) as actor:
+        worker, sweeper = actor(), actor()
+        worker.begin()
+        for claim in held:
+            worker.direct.complete(claim["lease_id"], claim["claim_token"])
+        assert sweeper.conn.execute(LIMITED_REAP).fetchall() == [(1,)]
+        assert sweeper.direct.lease(free["lease_id"])["state"] == "pending"
+
+
+ADOPT = """
+  select lease_id from hwqueue.adopt_lease(p_queue => 'races', p_node => %s, p_task => 'work',
+                                           p_options => '{"idempotency_key": "once"}')
+"""
+
+
+def test_adopting_what_a_producer_is_spawning(conn: psycopg.Connection, dsn: str) -> None:
+    """It waits for the producer's key, and the node goes on claiming and beating meanwhile."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn, slots=10)
+    lease = direct.spawn(QUEUE, {"priority": 1})["lease_id"]
+    with interleave(dsn) as actor:
+        producer, adopter, worker = actor(), actor(), actor()
+        worker.conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+        producer.begin()
+        keyed = producer.direct.spawn(QUEUE, {"idempotency_key": "once"})["lease_id"]
+        adopted = adopter.start(lambda d: d.conn.execute(ADOPT, [node[0]]).fetchall())
+        adopter.wait_until_parked()
+        claims = worker.direct.claim(QUEUE, *node, qty=5)
+        assert [row["lease_id"] for row in claims] == [lease]
+        assert [row["verdict"] for row in worker.direct.heartbeat(*node, claims)] == ["ok"]
+        producer.commit()
+        assert adopted.result(TIMEOUT) == [(keyed,)]
+    assert direct.lease(keyed)["state"] == "claimed"

@@ -1,0 +1,64 @@
+"""A spawn whose snapshot is older than the end of its class: a lease that can run, or 40001."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.fix_db import Clock
+from tests.races.cluster import QUEUE, register
+from tests.races.interleave import Actor, interleave
+
+PRUNE = "select classes from hwqueue.prune()"
+HOUR = timedelta(hours=1)
+
+
+def use_once(direct: Direct, node: tuple[UUID, int]) -> None:
+    """Leave a class behind that no lease refers to any more once the queue forgets this one."""
+    lease = direct.spawn(QUEUE, {"labels": {"app": "web"}})["lease_id"]
+    [claim] = direct.claim(QUEUE, *node)
+    direct.complete(lease, claim["claim_token"])
+
+
+def spawn_late(producer: Actor) -> UUID | None:
+    """Spawn a lease of that class in the open transaction; None if that was refused."""
+    try:
+        lease = producer.direct.spawn(QUEUE, {"labels": {"app": "web"}})["lease_id"]
+    except psycopg.errors.SerializationFailure:
+        producer.rollback()
+        return None
+    assert isinstance(lease, UUID)
+    return lease
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("before", range(4))
+def test_no_lease_is_lost(
+    conn: psycopg.Connection, dsn: str, clock: Clock, isolation: str, before: int
+) -> None:
+    """The class is retired, stamped, deleted: a producer may spawn after any of these steps."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"retain_completed": 0})
+    node = register(conn)
+    use_once(direct, node)
+    clock.advance(2 * HOUR)
+    with interleave(dsn) as actor:
+        producer = actor()
+        producer.begin(isolation)
+        assert set(producer.direct.states(QUEUE).values()) == {"completed"}  # it has a snapshot
+        for _ in range(before):
+            conn.execute(PRUNE)
+        lease = spawn_late(producer)
+        for _ in range(3):
+            conn.execute(PRUNE)
+        if lease is not None:
+            producer.commit()
+            for _ in range(3):
+                conn.execute(PRUNE)
+            assert [row["lease_id"] for row in direct.claim(QUEUE, *node)] == [lease]
+            assert direct.lease(lease)["state"] == "claimed"
+        else:
+            assert before > 0 and isolation != "read committed"
+            assert direct.states(QUEUE) == {}

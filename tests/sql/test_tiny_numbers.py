@@ -1,0 +1,85 @@
+"""Numbers too small for a double are rounded when they come in; what reads them later goes on."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.fix_db import Clock
+from tests.sql.api import TASK, Api, raw, token
+
+TINY = ["1e-400", "1e-320", "1e-7"]
+
+tiny = pytest.mark.parametrize("number", TINY)
+
+
+def spawn(api: Api, queue: str, options: str) -> Any:
+    """Spawn a lease with options as they are written; its id."""
+    return api.row("spawn_lease", queue=queue, task=TASK, options=raw(options))["lease_id"]
+
+
+@tiny
+@pytest.mark.parametrize("key", ["jitter", "base", "max"])
+@pytest.mark.parametrize("end", ["fail_lease", "reap", "register_node"])
+def test_retry(api: Api, clock: Clock, number: str, key: str, end: str) -> None:
+    """The attempt ends, whoever ends it, and the lease is tried again."""
+    queue, node = api.queue(claim_timeout=60), api.node()
+    lease = spawn(api, queue, '{"retry": {"kind": "fixed", "%s": %s}}' % (key, number))
+    [claim] = api.claim(node, queue)
+    if end == "fail_lease":
+        assert api.value("fail_lease", **token(claim), error={}) in ("pending", "scheduled")
+    elif end == "reap":
+        clock.advance(timedelta(hours=1))
+        assert api.row("reap")["expired"] >= 1
+    else:
+        node = api.node(node.node_id, name=node.name, instance_id="second")
+    clock.advance(timedelta(hours=1))
+    assert api.claimed(node, queue) == [lease]
+
+
+@tiny
+def test_retry_of_a_queue(api: Api, clock: Clock, number: str) -> None:
+    queue, node = api.queue(claim_timeout=60), api.node()
+    api.rows("set_queue_policy", queue=queue, policy=raw('{"retry": {"jitter": %s}}' % number))
+    lease = api.spawn(queue)
+    api.rows("fail_lease", **token(api.claim(node, queue)[0]), error={})
+    clock.advance(timedelta(hours=1))
+    assert api.claimed(node, queue) == [lease]
+
+
+@tiny
+@pytest.mark.parametrize("weight", ["affinity", "fit", "spread"])
+def test_weights(api: Api, number: str, weight: str) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a"}, capacity={"cpu_milli": 1000})
+    policy = raw('{"weights": {"%s": %s}}' % (weight, number))
+    api.rows("set_queue_policy", queue=queue, policy=policy)
+    lease = api.spawn(queue, placement={"prefer": [{"when": {"tags": {"zone": "a"}}}]})
+    assert api.claimed(node, queue) == [lease]
+
+
+@tiny
+def test_delay(api: Api, number: str) -> None:
+    queue, node = api.queue(), api.node()
+    lease = spawn(api, queue, '{"delay": %s}' % number)
+    assert api.claimed(node, queue) == [lease]
+    batch = raw('[{"task": "t", "options": {"delay": %s}}]' % number)
+    [row] = api.rows("spawn_leases", queue=queue, leases=batch)
+    assert api.claimed(node, queue) == [row["lease_id"]]
+
+
+@pytest.mark.parametrize("number", [*TINY, "1e-6", '"1 microsecond"'])
+def test_ageing_step(api: Api, number: str) -> None:
+    """A step of one microsecond is the least; less is none."""
+    queue, node = api.queue(), api.node()
+    api.rows("set_queue_policy", queue=queue, policy=raw('{"ageing_step": %s}' % number))
+    leases = [api.spawn(queue, priority=priority) for priority in (1, 0)]
+    assert api.claimed(node, queue, qty=2) == leases
+    api.rows("release_lease", **token(api.running(queue, node)))
+
+
+@tiny
+@pytest.mark.parametrize("key", ["claim_timeout", "heartbeat_interval", "poll_interval"])
+def test_spans_that_cannot_be_none(api: Api, number: str, key: str) -> None:
+    policy = raw('{"%s": %s}' % (key, number))
+    refusal = api.refused("QHA01", "set_queue_policy", queue=api.queue(), policy=policy)
+    assert refusal.field == f"policy.{key}"
