@@ -1,6 +1,10 @@
 """hwqueue demo: a made-up cluster at work, and what to type next."""
 
 import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated, Protocol
 from uuid import UUID
 
@@ -137,7 +141,15 @@ def _explain(ctx: typer.Context, report: Report, pending: UUID | None) -> None:
     )  # fmt: skip
     typer.echo("\nWhat to type next")
     for line in _next_commands(pending):
-        typer.echo(f"  {line}")
+        typer.echo(f"  {line.replace('hwqueue', _program(), 1)}")
+
+
+def _program() -> str:
+    """How to call this program: by its name, or by its path while that is not on the PATH."""
+    called = Path(sys.argv[0])
+    if shutil.which("hwqueue") or called.name != "hwqueue":
+        return "hwqueue"
+    return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)
 
 
 def _next_commands(pending: UUID | None) -> list[str]:
