@@ -828,7 +828,7 @@ declare
   v_pick record;
   v_grant record;
   v_granted int := 0;
-  v_before int;
+  v_missed boolean;
   v_seen int;
   v_depth int := 1;
   v_spare int := 8;  -- candidates beyond those wanted: the first may be taken by others
@@ -837,7 +837,6 @@ begin
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, p_now, p_shard);
     select coalesce(jsonb_agg(to_jsonb(j)), '[]') into v_extra from hwqueue.judge_classes(v_node, p_state, p_shard) j;
     loop
-      v_before := v_granted;
       v_seen := 0;
       for v_pick in
         select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
@@ -849,7 +848,12 @@ begin
           coalesce(p_claim_timeout, (select q.claim_timeout from unnest(p_queues) q where q.queue_id = (v_pick.entry).queue_id)),
           v_generation, p_now, p_shard, v_state) g;
         v_state := v_grant.p_state;
-        continue when (v_grant.granted).lease_id is null;
+        v_missed := (v_grant.granted).lease_id is null;
+        if v_missed then
+          -- what comes next in this class may not be in the list: look deeper before taking anything lesser
+          exit when v_pick.is_head and v_depth < 512;
+          continue;
+        end if;
         v_granted := v_granted + 1;
         lease_id := (v_grant.granted).lease_id;
         score := v_pick.score;
@@ -857,12 +861,10 @@ begin
         -- what fits, and how well, has changed: look again
         exit when v_granted = p_qty or (v_grant.granted).assignment is not null;
       end loop;
-      -- every candidate was taken by others: look further; else, without counting, all there is has been seen
-      exit when v_granted = p_qty or v_seen = 0 or v_spare > 1000 or (v_granted > v_before and not v_counted);
-      if v_granted = v_before then
-        v_spare := v_spare * 8;
-        v_depth := v_depth * 8;
-      end if;
+      exit when v_granted = p_qty or v_seen = 0 or (v_missed and v_depth >= 512) or not (v_missed or v_counted);
+      -- candidates were taken by others: deeper; else start anew at the front
+      v_spare := case when v_missed then v_spare * 8 else 8 end;
+      v_depth := case when v_missed then v_depth * 8 else 1 end;
     end loop;
   end if;
   if v_state is distinct from p_state or p_now - p_state.seen_at > v_node.heartbeat_timeout / 8 then
@@ -1164,7 +1166,7 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for update;
+  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   if not coalesce(p_force, false) and (
        exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)
@@ -1805,6 +1807,7 @@ declare
   v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_node_seen xid8 := hwqueue.valid_mark(p_state.classes_seen);
   v_profile_seen xid8;
+  v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
 begin
@@ -1816,7 +1819,9 @@ begin
   if not found then
     return;
   end if;
-  perform hwqueue.judge_pinned(p_node, p_state, v_horizon, p_shard);
+  -- read anew: current_generation has set the marks back since, if this is another server
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
+  perform hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
@@ -3847,9 +3852,16 @@ $$;
 CREATE FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql
     AS $$
+declare
+  v_queue hwqueue.queue;
 begin
   perform pg_current_xact_id();
-  return hwqueue.find_queue(p_queue, p_shard);
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
+  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    -- an older snapshot may show a queue that is dropped by now: hold it, or fail with 40001 as such transactions do
+    perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for key share;
+  end if;
+  return v_queue;
 end
 $$;
 

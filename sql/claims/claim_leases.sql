@@ -17,7 +17,7 @@ declare
   v_pick record;
   v_grant record;
   v_granted int := 0;
-  v_before int;
+  v_missed boolean;
   v_seen int;
   v_depth int := 1;
   v_spare int := 8;  -- candidates beyond those wanted: the first may be taken by others
@@ -26,7 +26,6 @@ begin
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, p_now, p_shard);
     select coalesce(jsonb_agg(to_jsonb(j)), '[]') into v_extra from hwqueue.judge_classes(v_node, p_state, p_shard) j;
     loop
-      v_before := v_granted;
       v_seen := 0;
       for v_pick in
         select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
@@ -38,7 +37,12 @@ begin
           coalesce(p_claim_timeout, (select q.claim_timeout from unnest(p_queues) q where q.queue_id = (v_pick.entry).queue_id)),
           v_generation, p_now, p_shard, v_state) g;
         v_state := v_grant.p_state;
-        continue when (v_grant.granted).lease_id is null;
+        v_missed := (v_grant.granted).lease_id is null;
+        if v_missed then
+          -- what comes next in this class may not be in the list: look deeper before taking anything lesser
+          exit when v_pick.is_head and v_depth < 512;
+          continue;
+        end if;
         v_granted := v_granted + 1;
         lease_id := (v_grant.granted).lease_id;
         score := v_pick.score;
@@ -46,12 +50,10 @@ begin
         -- what fits, and how well, has changed: look again
         exit when v_granted = p_qty or (v_grant.granted).assignment is not null;
       end loop;
-      -- every candidate was taken by others: look further; else, without counting, all there is has been seen
-      exit when v_granted = p_qty or v_seen = 0 or v_spare > 1000 or (v_granted > v_before and not v_counted);
-      if v_granted = v_before then
-        v_spare := v_spare * 8;
-        v_depth := v_depth * 8;
-      end if;
+      exit when v_granted = p_qty or v_seen = 0 or (v_missed and v_depth >= 512) or not (v_missed or v_counted);
+      -- candidates were taken by others: deeper; else start anew at the front
+      v_spare := case when v_missed then v_spare * 8 else 8 end;
+      v_depth := case when v_missed then v_depth * 8 else 1 end;
     end loop;
   end if;
   if v_state is distinct from p_state or p_now - p_state.seen_at > v_node.heartbeat_timeout / 8 then

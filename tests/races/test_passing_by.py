@@ -96,7 +96,8 @@ def test_no_claim_is_empty_while_leases_wait(
 
 def claim_all(dsn: str, node: UUID, epoch: int) -> tuple[int, list[int]]:
     """Claim until nothing is left; how many, and what waited after each empty claim."""
-    granted, missed = 0, []
+    granted = 0
+    missed: list[int] = []
     with psycopg.connect(dsn, autocommit=True) as conn:
         direct = Direct(conn)
         while not missed or missed[-1]:

@@ -13,9 +13,9 @@ ELIGIBLE = """
 """
 
 
-def eligible(conn: psycopg.Connection, queue: str) -> int:
+def eligible(api: Api, queue: str) -> int:
     """How many classes of the queue have been judged, each being eligible once."""
-    row = conn.execute(ELIGIBLE, [queue, queue]).fetchone()
+    row = api.conn.execute(ELIGIBLE, [queue, queue]).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -23,9 +23,7 @@ def eligible(conn: psycopg.Connection, queue: str) -> int:
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("batches", [1, 4])
 @pytest.mark.parametrize("foreign", [False, True])
-def test_many_new_classes(  # noqa: PLR0913
-    api: Api, conn: psycopg.Connection, dsn: str, pinned: bool, batches: int, foreign: bool
-) -> None:
+def test_many_new_classes(api: Api, dsn: str, pinned: bool, batches: int, foreign: bool) -> None:
     """A claim judges 500 at most, and keeps them: however they came, and whoever has work open."""
     queue, node = api.queue(), api.node()
     require = [{"node": str(node.node_id)}] if pinned else []
@@ -41,7 +39,7 @@ def test_many_new_classes(  # noqa: PLR0913
         got, judged = 0, []
         for _ in range(4):
             got += len(api.claim(node, queue))
-            judged.append(eligible(conn, queue))
+            judged.append(eligible(api, queue))
         assert (got, judged) == (4, [500, 1000, 1200, 1200])
         got += len(api.claim(node, queue, qty=1000)) + len(api.claim(node, queue, qty=1000))
         assert got == 1200

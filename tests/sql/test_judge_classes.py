@@ -177,7 +177,7 @@ def test_marks_of_another_server(
 def test_a_label_that_is_a_list_or_an_object(
     api: Api, expr: dict[str, Any], before: Any, after: Any
 ) -> None:
-    """It hangs on the same anchors before and after; the next claim sees the change all the same."""
+    """Its anchors are the same before and after; the next claim sees the change all the same."""
     queue, node = api.queue(), api.node(labels={"f": before})
     options = {"affinity_with": str(node.node_id), "placement": {"require": [expr]}}
     leases = [api.spawn(queue, **options) for _ in range(2)]

@@ -24,7 +24,7 @@ def spawn(api: Api, queue: str, options: str) -> Any:
 def test_retry(api: Api, clock: Clock, number: str, key: str, end: str) -> None:
     """The attempt ends, whoever ends it, and the lease is tried again."""
     queue, node = api.queue(claim_timeout=60), api.node()
-    lease = spawn(api, queue, '{"retry": {"kind": "fixed", "%s": %s}}' % (key, number))
+    lease = spawn(api, queue, f'{{"retry": {{"kind": "fixed", "{key}": {number}}}}}')
     [claim] = api.claim(node, queue)
     if end == "fail_lease":
         assert api.value("fail_lease", **token(claim), error={}) in ("pending", "scheduled")
@@ -40,7 +40,8 @@ def test_retry(api: Api, clock: Clock, number: str, key: str, end: str) -> None:
 @tiny
 def test_retry_of_a_queue(api: Api, clock: Clock, number: str) -> None:
     queue, node = api.queue(claim_timeout=60), api.node()
-    api.rows("set_queue_policy", queue=queue, policy=raw('{"retry": {"jitter": %s}}' % number))
+    policy = raw(f'{{"retry": {{"jitter": {number}}}}}')
+    api.rows("set_queue_policy", queue=queue, policy=policy)
     lease = api.spawn(queue)
     api.rows("fail_lease", **token(api.claim(node, queue)[0]), error={})
     clock.advance(timedelta(hours=1))
@@ -51,7 +52,7 @@ def test_retry_of_a_queue(api: Api, clock: Clock, number: str) -> None:
 @pytest.mark.parametrize("weight", ["affinity", "fit", "spread"])
 def test_weights(api: Api, number: str, weight: str) -> None:
     queue, node = api.queue(), api.node(labels={"zone": "a"}, capacity={"cpu_milli": 1000})
-    policy = raw('{"weights": {"%s": %s}}' % (weight, number))
+    policy = raw(f'{{"weights": {{"{weight}": {number}}}}}')
     api.rows("set_queue_policy", queue=queue, policy=policy)
     lease = api.spawn(queue, placement={"prefer": [{"when": {"tags": {"zone": "a"}}}]})
     assert api.claimed(node, queue) == [lease]
@@ -60,9 +61,9 @@ def test_weights(api: Api, number: str, weight: str) -> None:
 @tiny
 def test_delay(api: Api, number: str) -> None:
     queue, node = api.queue(), api.node()
-    lease = spawn(api, queue, '{"delay": %s}' % number)
+    lease = spawn(api, queue, f'{{"delay": {number}}}')
     assert api.claimed(node, queue) == [lease]
-    batch = raw('[{"task": "t", "options": {"delay": %s}}]' % number)
+    batch = raw(f'[{{"task": "t", "options": {{"delay": {number}}}}}]')
     [row] = api.rows("spawn_leases", queue=queue, leases=batch)
     assert api.claimed(node, queue) == [row["lease_id"]]
 
@@ -71,7 +72,7 @@ def test_delay(api: Api, number: str) -> None:
 def test_ageing_step(api: Api, number: str) -> None:
     """A step of one microsecond is the least; less is none."""
     queue, node = api.queue(), api.node()
-    api.rows("set_queue_policy", queue=queue, policy=raw('{"ageing_step": %s}' % number))
+    api.rows("set_queue_policy", queue=queue, policy=raw(f'{{"ageing_step": {number}}}'))
     leases = [api.spawn(queue, priority=priority) for priority in (1, 0)]
     assert api.claimed(node, queue, qty=2) == leases
     api.rows("release_lease", **token(api.running(queue, node)))
@@ -80,6 +81,6 @@ def test_ageing_step(api: Api, number: str) -> None:
 @tiny
 @pytest.mark.parametrize("key", ["claim_timeout", "heartbeat_interval", "poll_interval"])
 def test_spans_that_cannot_be_none(api: Api, number: str, key: str) -> None:
-    policy = raw('{"%s": %s}' % (key, number))
+    policy = raw(f'{{"{key}": {number}}}')
     refusal = api.refused("QHA01", "set_queue_policy", queue=api.queue(), policy=policy)
     assert refusal.field == f"policy.{key}"
