@@ -824,7 +824,8 @@ declare
   v_counted boolean := v_node.slots is not null or v_node.cpu_milli is not null or v_node.memory_mib is not null
                        or v_node.gpu_ids <> '{}' or v_node.custom <> '{}';
   v_generation bigint := hwqueue.current_generation(p_shard);
-  v_extra jsonb;
+  v_judged record;
+  v_batches int := 1;
   v_pick record;
   v_grant record;
   v_granted int := 0;
@@ -835,11 +836,11 @@ declare
 begin
   if v_node.cordoned_at is null then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, p_now, p_shard);
-    select coalesce(jsonb_agg(to_jsonb(j)), '[]') into v_extra from hwqueue.judge_classes(v_node, p_state, p_shard) j;
+    select j.* into v_judged from hwqueue.judge_classes(v_node, p_state, p_shard) j;
     loop
       v_seen := 0;
       for v_pick in
-        select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
+        select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_judged.extra,
           p_qty - v_granted + v_spare, v_depth * case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
       loop
         v_seen := v_seen + 1;
@@ -861,6 +862,12 @@ begin
         -- what fits, and how well, has changed: look again
         exit when v_granted = p_qty or (v_grant.granted).assignment is not null;
       end loop;
+      if v_granted = 0 and v_seen = 0 and v_judged.more and v_batches < 8 then
+        -- a node of a new kind has not seen all classes yet: what it may run may be further on
+        select j.* into v_judged from hwqueue.judge_classes(v_node, p_state, p_shard) j;
+        v_batches := v_batches + 1;
+        continue;
+      end if;
       exit when v_granted = p_qty or v_seen = 0 or (v_missed and v_depth >= 512) or not (v_missed or v_counted);
       -- candidates were taken by others: deeper; else start anew at the front
       v_spare := case when v_missed then v_spare * 8 else 8 end;
@@ -1799,7 +1806,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer) RETURNS TABLE(class_id bigint, queue_id integer, affinity double precision)
+CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1811,6 +1818,8 @@ declare
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
 begin
+  extra := '[]'::jsonb;
+  more := false;
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen);
   -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
@@ -1821,19 +1830,19 @@ begin
   end if;
   -- read anew: current_generation has set the marks back since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  perform hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
+  more := hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    perform hwqueue.judge_for_profile(v_locked, v_horizon, p_shard);
+    more := hwqueue.judge_for_profile(v_locked, v_horizon, p_shard) or more;
   else
-    return query
-      select c.class_id, c.queue_id, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}')
-      from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
+    select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
+             hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
+    from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
                                          false, p_shard)) u(class_id)
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-      where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
-        and not exists (select 1 from hwqueue.profile_eligibility e
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
+      and not exists (select 1 from hwqueue.profile_eligibility e
                         where e.shard_id = p_shard and e.profile_id = p_node.profile_id
                           and e.queue_id = c.queue_id and e.class_id = c.class_id);
   end if;
@@ -1856,7 +1865,7 @@ COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactio
 
 COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
 
-CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1865,7 +1874,7 @@ declare
   v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
 begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
-    return;
+    return false;
   end if;
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, affinity)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id,
@@ -1878,15 +1887,16 @@ begin
   if hwqueue.refresh_reach(array(
        select b from unnest(v_batch) b
        where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = b)), p_shard) is null then
-    return;
+    return false;
   end if;
   update hwqueue.profile p
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+  return cardinality(v_batch) = 500;
 end
 $$;
 
-CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1895,7 +1905,7 @@ declare
   v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
 begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
-    return;
+    return false;
   end if;
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
   select p_shard, p_node.node_id, c.queue_id, c.class_id,
@@ -1907,6 +1917,7 @@ begin
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard)
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
+  return cardinality(v_batch) = 500;
 end
 $$;
 
@@ -4555,7 +4566,7 @@ REVOKE ALL ON FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code tex
 
 REVOKE ALL ON FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) FROM PUBLIC;
 

@@ -13,7 +13,8 @@ declare
   v_counted boolean := v_node.slots is not null or v_node.cpu_milli is not null or v_node.memory_mib is not null
                        or v_node.gpu_ids <> '{}' or v_node.custom <> '{}';
   v_generation bigint := hwqueue.current_generation(p_shard);
-  v_extra jsonb;
+  v_judged record;
+  v_batches int := 1;
   v_pick record;
   v_grant record;
   v_granted int := 0;
@@ -24,11 +25,11 @@ declare
 begin
   if v_node.cordoned_at is null then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, p_now, p_shard);
-    select coalesce(jsonb_agg(to_jsonb(j)), '[]') into v_extra from hwqueue.judge_classes(v_node, p_state, p_shard) j;
+    select j.* into v_judged from hwqueue.judge_classes(v_node, p_state, p_shard) j;
     loop
       v_seen := 0;
       for v_pick in
-        select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_extra,
+        select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_judged.extra,
           p_qty - v_granted + v_spare, v_depth * case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
       loop
         v_seen := v_seen + 1;
@@ -50,6 +51,12 @@ begin
         -- what fits, and how well, has changed: look again
         exit when v_granted = p_qty or (v_grant.granted).assignment is not null;
       end loop;
+      if v_granted = 0 and v_seen = 0 and v_judged.more and v_batches < 8 then
+        -- a node of a new kind has not seen all classes yet: what it may run may be further on
+        select j.* into v_judged from hwqueue.judge_classes(v_node, p_state, p_shard) j;
+        v_batches := v_batches + 1;
+        continue;
+      end if;
       exit when v_granted = p_qty or v_seen = 0 or (v_missed and v_depth >= 512) or not (v_missed or v_counted);
       -- candidates were taken by others: deeper; else start anew at the front
       v_spare := case when v_missed then v_spare * 8 else 8 end;

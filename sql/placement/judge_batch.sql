@@ -1,5 +1,5 @@
--- Judging in batches: at most 500 classes a claim, in the order of the transactions that wrote them, so that a claim is
--- bounded however many classes are new, and what it judged is kept even if there are more.
+-- Judging in batches of at most 500 classes, in the order of the transactions that wrote them: a claim judges one, and up to
+-- eight while it finds nothing to run, so it is bounded however many classes are new; what it judged is kept.
 
 -- A mark that no transaction of this server can have left comes from another one (a restored dump): start again.
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -40,8 +40,9 @@ as $$
     where c.created_xid >= p_mark)
 $$;
 
+-- Judges a batch for a profile; true when there may be more.
 -- Locks: the caller holds the profile's row; the shard's row, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard int) returns void
+create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -50,7 +51,7 @@ declare
   v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
 begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
-    return;
+    return false;
   end if;
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, affinity)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id,
@@ -63,17 +64,18 @@ begin
   if hwqueue.refresh_reach(array(
        select b from unnest(v_batch) b
        where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = b)), p_shard) is null then
-    return;
+    return false;
   end if;
   update hwqueue.profile p
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+  return cardinality(v_batch) = 500;
 end
 $$;
 
 -- The same for the classes that name nodes or resources, for one node.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard int) returns void
+create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -82,7 +84,7 @@ declare
   v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
 begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
-    return;
+    return false;
   end if;
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
   select p_shard, p_node.node_id, c.queue_id, c.class_id,
@@ -94,5 +96,6 @@ begin
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard)
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
+  return cardinality(v_batch) = 500;
 end
 $$;

@@ -1,10 +1,11 @@
 -- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes or resources, that the
 -- node has not), and remembers which are eligible. A class is unseen if the transaction that wrote it could still have
 -- been running when the profile last looked: so a spawn of a new class tells nobody and waits for nobody.
--- Gives what could not be remembered because another claim is judging for the profile at this moment.
+-- Gives in extra what could not be remembered, because another claim is judging for the profile at this moment, as
+-- [{"class_id", "affinity"}]; and whether there may be more to judge.
 -- Locks: node_state is held by the caller; the profile row, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int)
-returns table (class_id bigint, queue_id int, affinity double precision)
+create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int,
+                                                 out extra jsonb, out more boolean)
 language plpgsql volatile
 as $$
 declare
@@ -16,6 +17,8 @@ declare
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
 begin
+  extra := '[]'::jsonb;
+  more := false;
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen);
   -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
@@ -26,19 +29,19 @@ begin
   end if;
   -- read anew: current_generation has set the marks back since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  perform hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
+  more := hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    perform hwqueue.judge_for_profile(v_locked, v_horizon, p_shard);
+    more := hwqueue.judge_for_profile(v_locked, v_horizon, p_shard) or more;
   else
-    return query
-      select c.class_id, c.queue_id, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}')
-      from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
+    select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
+             hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
+    from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
                                          false, p_shard)) u(class_id)
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-      where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
-        and not exists (select 1 from hwqueue.profile_eligibility e
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
+      and not exists (select 1 from hwqueue.profile_eligibility e
                         where e.shard_id = p_shard and e.profile_id = p_node.profile_id
                           and e.queue_id = c.queue_id and e.class_id = c.class_id);
   end if;

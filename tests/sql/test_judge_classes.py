@@ -184,3 +184,12 @@ def test_a_label_that_is_a_list_or_an_object(
     assert api.claimed(node, queue) == leases[:1]
     assert api.claim(relabel(api, node, labels={"f": after}), queue) == []
     assert api.claimed(relabel(api, node, labels={"f": before}), queue) == leases[1:]
+
+
+def test_a_node_of_a_new_kind_catches_up(api: Api) -> None:
+    """Its first claim looks past many classes that came before and are not for its queue."""
+    other, queue = api.queue(), api.queue()
+    leases = [{"task": f"t{number}"} for number in range(1100)]
+    api.rows("spawn_leases", queue=other, leases=leases)
+    lease = api.spawn(queue)
+    assert api.claimed(api.node(labels={"kind": "new"}), queue) == [lease]
