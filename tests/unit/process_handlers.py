@@ -68,8 +68,8 @@ def exit_politely(params: Any) -> None:
 @app.task("wait", process=True)
 def wait(params: dict[str, str]) -> None:
     """Say that it runs, wait for ever, say that it was told to stop."""
-    Path(params["started"]).write_text(str(os.getpid()))
-    try:
+    try:  # the signal may come as soon as the file is there
+        Path(params["started"]).write_text(str(os.getpid()))
         time.sleep(600)
     except Cancelled:
         Path(params["stopped"]).touch()
@@ -88,8 +88,8 @@ async def wait_async(params: dict[str, str]) -> None:
 
 @app.task("finish-anyway", process=True)
 def finish_anyway(params: dict[str, str]) -> str:
-    Path(params["started"]).touch()
     try:
+        Path(params["started"]).touch()
         time.sleep(600)
     except Cancelled:
         return "saved"
