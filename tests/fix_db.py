@@ -12,7 +12,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import LiteralString, NoReturn
 
@@ -24,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.schema import upgrade
-from hwqueue.schema.files import SQL_DIR
+from hwqueue.testing import Clock, install_clock
 
 # The embedded server's data is thrown away: speed matters, a crash does not.
 THROWAWAY = {
@@ -33,33 +32,6 @@ THROWAWAY = {
     "max_connections": "200",
     "shared_buffers": "256MB",
 }
-
-
-class Clock:
-    """The test's hold on `hwqueue.clock()`."""
-
-    def __init__(self, conn: psycopg.Connection) -> None:
-        self._conn = conn
-
-    def now(self) -> datetime:
-        """What the queue takes for the time."""
-        row = self._conn.execute("select hwqueue.clock()").fetchone()
-        assert row is not None
-        value = row[0]
-        assert isinstance(value, datetime)
-        return value
-
-    def advance(self, by: timedelta) -> None:
-        """Move the time forward; negative spans move it back."""
-        self._conn.execute("update hwqueue.test_clock set offset_by = offset_by + %s", [by])
-
-    def freeze(self, at: datetime | None = None) -> None:
-        """Stop the time at `at` (None: at this moment); `advance` still moves it."""
-        self._conn.execute(
-            "update hwqueue.test_clock"
-            " set frozen_at = coalesce(%s::timestamptz, hwqueue.clock()), offset_by = '0'",
-            [at],
-        )
 
 
 @pytest.fixture(scope="session")
@@ -114,8 +86,7 @@ def open_folder() -> Iterator[Path]:
 @pytest.fixture
 def clock(conn: psycopg.Connection) -> Clock:
     """Install the test clock in the test's database."""
-    conn.execute((SQL_DIR / "testing" / "clock.sql").read_bytes())
-    return Clock(conn)
+    return install_clock(conn)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hwqueue.client import AsyncClient
+from hwqueue.testing import Clock
 from hwqueue.types import LeaseState
 from tests.e2e.worker_support import QUEUE, ended, until, worker
-from tests.fix_db import Clock
 
 KINDS = ["wait-async", "wait-sync", "wait-process"]
 

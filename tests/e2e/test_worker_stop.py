@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from hwqueue.client import Client
+from hwqueue.testing import Clock
 from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_support import QUEUE, is_in, wait_until, worker_process
-from tests.fix_db import Clock
 
 KINDS = ["wait-async", "wait-sync", "wait-process"]
 AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))

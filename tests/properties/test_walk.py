@@ -24,8 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from hwqueue.testing import Clock
 from tests.direct import Direct, Row
-from tests.fix_db import Clock
 from tests.oracle.tables import violations
 from tests.properties.strategies import NODE_IDS, RESOURCE_IDS, STRANGER
 

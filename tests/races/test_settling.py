@@ -7,8 +7,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from hwqueue.testing import Clock
 from tests.direct import Direct, Row
-from tests.fix_db import Clock
 from tests.races.cluster import QUEUE, SHORT, node_spec, register
 from tests.races.interleave import TIMEOUT, interleave
 

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.schema.files import SQL_DIR
-from tests.fix_db import Clock, fresh_database
+from hwqueue.testing import Clock
+from tests.fix_db import fresh_database
 from tests.sql.api import Api
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import GENERATION, NOBODY, TASK, Api, Node, Row, beat, token
 
 GPU = [str(uuid4()) for _ in range(3)]

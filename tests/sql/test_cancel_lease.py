@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, Api, beat, token
 
 

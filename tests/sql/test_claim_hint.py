@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, Api
 
 SECOND = timedelta(seconds=1)

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import Api, Row, token
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import Api, token
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import Api, Row, token
 
 STEADY = {"kind": "fixed", "base": 30, "jitter": 0}

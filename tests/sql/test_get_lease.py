@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, Api, token
 
 

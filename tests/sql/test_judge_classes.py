@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import Api, Node, token
 
 

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import Api, Node, beat, token
 
 GPU = [str(uuid4()) for _ in range(4)]

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import TASK, Api, token
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, Api, token
 
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, Api, Node, Row, raw, settlement, token
 
 

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.fix_db import Clock
+from hwqueue.testing import Clock
 from tests.sql.api import NOBODY, TASK, Api, token
 
 SERVICE = str(uuid4())
