@@ -140,6 +140,12 @@ CREATE TABLE hwqueue.node_state (
     memory_used bigint DEFAULT 0 NOT NULL,
     gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
     custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
+    profile_id bigint,
+    is_plain boolean DEFAULT false NOT NULL,
+    heartbeat_timeout interval,
+    pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    server_started_at timestamp with time zone,
     CONSTRAINT node_state_claim_count_check CHECK ((claim_count >= 0)),
     CONSTRAINT node_state_cpu_used_check CHECK ((cpu_used >= 0)),
     CONSTRAINT node_state_memory_used_check CHECK ((memory_used >= 0)),
@@ -150,6 +156,12 @@ WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_sca
 COMMENT ON COLUMN hwqueue.node_state.claim_count IS 'counted claims; claims that set nothing aside are not counted';
 
 COMMENT ON COLUMN hwqueue.node_state.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
+
+COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, and nothing of it is counted: then profile_id and heartbeat_timeout are those of the node';
+
+COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
+
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
 CREATE TABLE hwqueue.placement_class (
     shard_id integer NOT NULL,
@@ -348,6 +360,8 @@ begin
     update hwqueue.lease l
     set state = 'cancelled', finished_at = v_now, error = jsonb_build_object('reason', 'cancelled', 'detail', p_reason)
     where l.shard_id = p_shard and l.lease_id = p_lease;
+    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+    values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
     return 'cancelled';
   end if;
   update hwqueue.claim c
@@ -365,13 +379,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.check_claim_arguments(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
+    LANGUAGE plpgsql STABLE
     AS $$
 begin
-  if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000 or array_position(p_queues, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues', jsonb_build_object('field', 'p_queues'),
-      'for example array[''default'']');
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform hwqueue.require_read_committed();
   end if;
   if p_qty is null or p_qty not between 1 and 1000 then
     perform hwqueue.refuse('QHA01', format('p_qty must be from 1 to 1000, got %s', coalesce(p_qty::text, 'null')),
@@ -381,6 +394,7 @@ begin
     perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to ten years, got %s', p_claim_timeout),
       jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
   end if;
+  return hwqueue.check_queue_names(p_queues);
 end
 $$;
 
@@ -564,6 +578,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_queue_names(p_queues text[]) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000 or array_position(p_queues, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues', jsonb_build_object('field', 'p_queues'),
+      'for example array[''default'']');
+  end if;
+  return true;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -705,86 +731,18 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
           'gpus', p_gpus)) as amounts) a
 $$;
 
-CREATE TABLE hwqueue.ready (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    eligible_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
-
-CREATE FUNCTION hwqueue.claim_candidates(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_limit integer, p_depth integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(entry hwqueue.ready, score double precision, is_head boolean)
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_classes bigint[];
-  v_scores double precision[];
-  v_window int := greatest(p_limit, (select max(q.window_size) from unnest(p_queues) q));
-  v_probe int := (select max(q.probe_size) from unnest(p_queues) q);
-  v_flat boolean;
-  v_found int;
-begin
-  select coalesce(array_agg(f.class_id order by f.score desc), '{}'), coalesce(array_agg(f.score order by f.score desc), '{}')
-  into v_classes, v_scores
-  from hwqueue.fitting_classes(p_node, p_room, p_queues, p_tasks, p_extra, p_shard) f;
-  if v_classes = '{}' then
-    return;
-  end if;
-  v_flat := v_scores[1] = v_scores[cardinality(v_scores)];
-  if v_flat and cardinality(p_queues) = 1 then
-    -- all score alike: the front of the queue's order says it all, unless too little of it is for this node
-    return query
-      select f, v_scores[1], false from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
-      order by f.tier, f.rank, f.position limit p_limit;
-    get diagnostics v_found = row_count;
-    if v_found >= p_limit then
-      return;
-    end if;
-  end if;
-  -- an entry may come twice; the second time it is gone
-  return query
-    select c.entry, c.score, c.is_head
-    from (
-      select h.entry, k.score, true as is_head
-      from unnest(v_classes[1 : v_probe], v_scores[1 : v_probe]) k(class_id, score)
-      cross join lateral (
-        select r as entry from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        order by r.tier, r.rank, r.position limit p_depth
-      ) h
-      union all
-      -- what the probes leave out may still be at the front
-      select f, v_scores[array_position(v_classes, f.class_id)], false
-      from hwqueue.ready_front(p_queues, v_classes, v_window, p_now, p_shard) f
-      where cardinality(v_classes) > v_probe or (v_flat and cardinality(p_queues) > 1)
-    ) c
-    order by (c.entry).tier, (c.entry).rank, c.score desc, (c.entry).position
-    limit p_limit;
-end
-$$;
-
 CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queues hwqueue.queue[];
+  v_checked boolean := hwqueue.check_queue_names(p_queues);
+  v_queue_ids int[] := hwqueue.open_queues(p_queues, p_shard);
   v_node hwqueue.node;
   v_state hwqueue.node_state;
   v_now timestamptz;
   v_paused int;
 begin
-  perform hwqueue.check_claim_arguments(p_queues, 1, null);
-  v_queues := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
   v_now := hwqueue.clock();
@@ -793,7 +751,7 @@ begin
     select w.code, count(*) as classes
     from (
       select c.* from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.queue_id in (select q.queue_id from unnest(v_queues) q)
+      where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
     ) c
@@ -801,90 +759,16 @@ begin
     where w.code is not null
     group by w.code
   ) r;
-  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queues);
+  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queue_ids);
   if v_paused > 0 then
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
   retry_after := greatest(interval '0', coalesce(least(
-    (select min(q.poll_interval) from unnest(v_queues) q),
-    (select min(s.available_at) - v_now from unnest(v_queues) q
+    (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (v_queue_ids)),
+    (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
                          where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)), interval '1 second'));
   return next;
-end
-$$;
-
-CREATE FUNCTION hwqueue.claim_leases(p_state hwqueue.node_state, p_queues hwqueue.queue[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, score double precision)
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
-  v_state hwqueue.node_state := p_state;
-  v_queue_ids int[] := array(select q.queue_id from unnest(p_queues) q);
-  v_counted boolean := v_node.slots is not null or v_node.cpu_milli is not null or v_node.memory_mib is not null
-                       or v_node.gpu_ids <> '{}' or v_node.custom <> '{}';
-  v_generation bigint := hwqueue.current_generation(p_shard);
-  v_judged record;
-  v_batches int := 1;
-  v_pick record;
-  v_grant record;
-  v_granted int := 0;
-  v_missed boolean;
-  v_seen int;
-  v_depth int := 1;
-  v_spare int := 8;  -- candidates beyond those wanted: the first may be taken by others
-begin
-  if v_node.cordoned_at is null then
-    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, p_now, p_shard);
-    select j.* into v_judged from hwqueue.judge_classes(v_node, p_state, p_shard) j;
-    loop
-      v_seen := 0;
-      for v_pick in
-        select * from hwqueue.claim_candidates(v_node, hwqueue.node_headroom(v_node, v_state), p_queues, p_tasks, v_judged.extra,
-          p_qty - v_granted + v_spare, v_depth * case when v_counted then 1 else p_qty - v_granted end, p_now, p_shard)
-      loop
-        v_seen := v_seen + 1;
-        select g.* into v_grant
-        from hwqueue.grant_lease(v_pick.entry, v_pick.is_head, v_node,
-          coalesce(p_claim_timeout, (select q.claim_timeout from unnest(p_queues) q where q.queue_id = (v_pick.entry).queue_id)),
-          v_generation, p_now, p_shard, v_state) g;
-        v_state := v_grant.p_state;
-        v_missed := (v_grant.granted).lease_id is null;
-        if v_missed then
-          -- what comes next in this class may not be in the list: look deeper before taking anything lesser
-          exit when v_pick.is_head and v_depth < 512;
-          continue;
-        end if;
-        v_granted := v_granted + 1;
-        lease_id := (v_grant.granted).lease_id;
-        score := v_pick.score;
-        return next;
-        -- what fits, and how well, has changed: look again
-        exit when v_granted = p_qty or (v_grant.granted).assignment is not null;
-      end loop;
-      if v_granted = 0 and v_seen = 0 and v_judged.more and v_batches < 8 then
-        -- a node of a new kind has not seen all classes yet: what it may run may be further on
-        select j.* into v_judged from hwqueue.judge_classes(v_node, p_state, p_shard) j;
-        v_batches := v_batches + 1;
-        continue;
-      end if;
-      exit when v_granted = p_qty or v_seen = 0 or (v_missed and v_depth >= 512) or not (v_missed or v_counted);
-      -- candidates were taken by others: deeper; else start anew at the front
-      v_spare := case when v_missed then v_spare * 8 else 8 end;
-      v_depth := case when v_missed then v_depth * 8 else 1 end;
-    end loop;
-  end if;
-  if v_state is distinct from p_state or p_now - p_state.seen_at > v_node.heartbeat_timeout / 8 then
-    update hwqueue.node_state s
-    set seen_at = p_now, claim_count = v_state.claim_count, cpu_used = v_state.cpu_used, memory_used = v_state.memory_used,
-        gpu_used = v_state.gpu_used, custom_used = v_state.custom_used
-    where s.shard_id = p_shard and s.node_id = p_state.node_id;
-  end if;
-  if v_granted = 0 then
-    -- nothing to do: the time to look after what nobody settled, should no one call reap
-    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
-    perform hwqueue.mark_waiting(v_queue_ids, p_now, p_shard);
-  end if;
 end
 $$;
 
@@ -892,29 +776,94 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
-  v_queues hwqueue.queue[];
+  v_checked boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout);
+  v_moves boolean := hwqueue.moves_low_water(p_qty);
+  v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
+  v_queue_ids int[];
   v_now timestamptz;
-  v_leases uuid[];
-  v_scores double precision[];
+  v_generation bigint;
+  v_is_plain boolean;
+  v_left int := p_qty;
+  v_places tid[];
+  v_pick record;
+  v_entry hwqueue.ready;
+  v_taken record;
+  v_grant record;
+  v_is_counted boolean := false;
+  v_changed boolean := false;
 begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_claim_arguments(p_queues, p_qty, p_claim_timeout);
-  v_state := hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
-  v_queues := hwqueue.open_queues(p_queues, p_shard);
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if v_state.node_epoch is distinct from p_epoch then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  end if;
+  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_now := hwqueue.clock();
-  select array_agg(g.lease_id), array_agg(g.score) into v_leases, v_scores
-  from hwqueue.claim_leases(v_state, v_queues, p_qty, p_tasks, p_claim_timeout, v_now, p_shard) g;
-  -- a statement of its own: the one above cannot see the claims that it wrote
-  return query
-    select c.lease_id, c.claim_token, c.attempt, q.name, l.task_name, l.params, l.headers, g.score, c.expires_at, c.assignment, p_shard
-    from unnest(v_leases, v_scores) with ordinality g(lease_id, score, ordinal)
-    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = g.lease_id
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = g.lease_id
-    join unnest(v_queues) q on q.queue_id = c.queue_id
-    order by g.ordinal;
+  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
+                  else hwqueue.node_generation(p_node, p_shard) end;
+  v_is_plain := v_state.is_plain and v_state.generation = v_generation and cardinality(v_queue_ids) = 1
+                and v_queue_ids[1] <> all (v_state.pinned_queues);
+  perform 1 from hwqueue.scheduled s
+  where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
+  if found then
+    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
+  end if;
+  score := 0;
+  shard_id := p_shard;
+  while v_left > 0 loop
+    if v_is_plain then
+      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue_ids[1], p_tasks, v_left, v_now, p_shard);
+    end if;
+    if not v_is_plain or v_places = '{}' then
+      v_is_plain := false;
+      v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
+      v_places := v_pick.places;
+      score := v_pick.score;
+      v_is_counted := v_pick.is_counted;
+    end if;
+    exit when v_places = '{}';
+    v_left := v_left - cardinality(v_places);
+    if cardinality(v_places) > 1 then
+      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1];
+      return query
+        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
+        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
+      continue;
+    end if;
+    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    if v_is_counted then
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_pick.node, p_shard, v_state);
+      v_state := v_taken.p_state;
+      assignment := v_taken.assignment;
+      v_changed := v_changed or assignment is not null;
+    end if;
+    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard);
+    lease_id := v_entry.lease_id;
+    claim_token := (v_generation << 40) + v_entry.claim_count + 1;
+    attempt := v_entry.attempt_count + 1;
+    queue := v_grant.queue;
+    task_name := v_grant.task_name;
+    params := v_grant.params;
+    headers := v_grant.headers;
+    expires_at := v_grant.expires_at;
+    return next;
+  end loop;
+  if v_changed or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    perform hwqueue.write_state(v_state, v_now);
+  end if;
+  if v_left = p_qty then
+    -- nothing to do: the time to look after what nobody settled, should no one call reap
+    perform hwqueue.reap_claims(5, p_node, v_now, p_shard), hwqueue.reap_deadlines(20, v_now, p_shard);
+    perform hwqueue.mark_waiting(v_queue_ids, v_now, p_shard);
+  elsif v_moves then
+    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, v_drawn, p_shard);
+  end if;
 end
 $$;
 
@@ -1010,10 +959,61 @@ end
 $_$;
 
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS text
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', p_result), p_shard)
+begin
+  if p_result is null and current_setting('transaction_isolation') = 'read committed'
+     and hwqueue.complete_plain(p_lease, p_token, null, p_shard) then
+    return 'completed';
+  end if;
+  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', p_result), p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.complete_plain(p_lease uuid, p_token bigint, p_node uuid, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_claim hwqueue.claim;
+begin
+  delete from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.assignment is null
+    and (p_node is null or c.node_id = p_node)
+  returning c.* into v_claim;
+  if not found then
+    return false;
+  end if;
+  perform hwqueue.finish_completed(v_claim, null, hwqueue.clock(), p_shard);
+  return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.complete_plain_batch(p_settle jsonb, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid)
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return query
+    with item as (
+      select min(e.ordinality)::int as ordinal, (e.value ->> 'lease_id')::uuid as lease_id, (e.value ->> 'claim_token')::bigint as claim_token
+      from jsonb_array_elements(p_settle) with ordinality e
+      group by 2, 3 order by 2
+    ), ended as (
+      delete from hwqueue.claim c using item i
+      where c.shard_id = p_shard and c.lease_id = i.lease_id and c.claim_token = i.claim_token and c.node_id = p_node and c.assignment is null
+      returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.claimed_at
+    ), record as (
+      update hwqueue.lease l
+      set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = p_node, claimed_at = e.claimed_at,
+          finished_at = p_now, result = null
+      from ended e where l.shard_id = p_shard and l.lease_id = e.lease_id
+    ), noted as (
+      insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+      select p_shard, e.queue_id, 'completed', p_now, e.lease_id from ended e
+    )
+    select e.ordinal, e.lease_id from ended e;
+end
 $$;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -1027,6 +1027,7 @@ begin
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
 end
 $$;
 
@@ -1054,6 +1055,7 @@ begin
   returning * into v_existing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
+    insert into hwqueue.low_water (shard_id, queue_id, class_id, version) values (p_shard, v_existing.queue_id, 0, 0);
     return;
   end if;
   v_existing := hwqueue.find_queue(p_queue, p_shard);
@@ -1069,14 +1071,14 @@ CREATE FUNCTION hwqueue.current_generation(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
-  v_timeline int := ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int;
-  v_shard hwqueue.shard;
+  v_generation bigint;
 begin
-  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  if v_shard.timeline = v_timeline and v_shard.server_started_at = pg_postmaster_start_time() then
-    return v_shard.generation;
+  select s.generation into v_generation from hwqueue.shard s
+  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  if v_generation is null then
+    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
   end if;
-  return hwqueue.note_server(v_timeline, p_shard);
+  return v_generation;
 end
 $$;
 
@@ -1104,6 +1106,7 @@ begin
   v_now := hwqueue.clock();
   perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
 end
 $$;
 
@@ -1191,6 +1194,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom
+  from hwqueue.profile_eligibility p
+  where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
+  union all
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom
+  from hwqueue.node_eligibility n
+  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
+$$;
+
 CREATE TABLE hwqueue.claim (
     shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
@@ -1208,9 +1223,7 @@ CREATE TABLE hwqueue.claim (
     stop_requested_at timestamp with time zone,
     stop_reason text,
     stop_by timestamp with time zone,
-    stop_detail text,
-    CONSTRAINT claim_check CHECK (((stop_requested_at IS NULL) = (stop_reason IS NULL))),
-    CONSTRAINT claim_stop_reason_check CHECK ((stop_reason = ANY (ARRAY['cancelled'::text, 'preempted'::text])))
+    stop_detail text
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0');
 
@@ -1237,6 +1250,8 @@ begin
   set state = case when v_cancelled then 'cancelled' else 'failed' end, attempt_count = v_attempts, finished_at = p_now,
       error = coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end)
   where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
+  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+  values (p_shard, p_claim.queue_id, case when v_cancelled then 'cancelled' else 'failed' end, p_now, p_claim.lease_id);
   return case when v_cancelled then 'cancelled' else 'failed' end;
 end
 $$;
@@ -1472,46 +1487,80 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.fit_score(p_class hwqueue.placement_class, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
+CREATE FUNCTION hwqueue.finish_completed(p_claim hwqueue.claim, p_result jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.lease l
+  set state = 'completed', attempt_count = p_claim.attempt, claim_token = p_claim.claim_token, node_id = p_claim.node_id,
+      claimed_at = p_claim.claimed_at, finished_at = p_now, result = p_result
+  where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
+  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+  values (p_shard, p_claim.queue_id, 'completed', p_now, p_claim.lease_id);
+end
+$$;
+
+CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select case when p_class.gpu_count = 0 or p_room.gpu_total = 0 then 0 else
-    20 + 5 * least(p_class.gpu_count, 8) + 20 * (1 - coalesce(p_reach, 1))
+  select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
+    20 + 5 * least(p_gpu_count, 8) + 20 * (1 - coalesce(p_reach, 1))
     + 20 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_class, p_room) - p_class.cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
-        hwqueue.gpu_share(p_class, p_room) - p_class.memory_mib / greatest(p_room.memory_mib, 1)::double precision))
-    + case when p_class.gpu_milli = 0 then 0.5 else 0.5 * (1 - (
-        p_room.gpu_sorted[width_bucket(p_class.gpu_milli - 1, p_room.gpu_sorted) + 1] - p_class.gpu_milli) / 1000.0) end
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
+    + case when p_gpu_milli = 0 then 0.5 else 0.5 * (1 - (
+        p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
 $$;
 
-CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_shard integer) RETURNS TABLE(class_id bigint, score double precision)
-    LANGUAGE sql STABLE
+CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_shard integer, OUT classes bigint[], OUT scores double precision[]) RETURNS record
+    LANGUAGE plpgsql STABLE
     AS $$
-  select (j.c).class_id, hwqueue.lease_score(j.q, j.affinity, hwqueue.fit_score(j.c, j.share, p_room))
+begin
+  select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}')
+  into classes, scores
   from (
-    select c.k as c, q, e.affinity, r.share
-    from unnest(p_queues) q
-    join lateral (
-      select pe.class_id, pe.affinity from hwqueue.profile_eligibility pe
-      where pe.shard_id = p_shard and pe.profile_id = p_node.profile_id and pe.queue_id = q.queue_id
-      union all
-      select ne.class_id, ne.affinity from hwqueue.node_eligibility ne
-      where ne.shard_id = p_shard and ne.node_id = p_node.node_id and ne.queue_id = q.queue_id
-      union all
-      select x.class_id, x.affinity from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
-      where x.class_id is not null
-    ) e on true
-    -- fences (offset 0): by index, class for class. How many classes are eligible is in no statistics, and the planner would
-    -- read every class there is, or ask all of them what they lack
+    select e.class_id, hwqueue.lease_score(q.weight_affinity, q.weight_fit, e.affinity,
+             hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room)) as score
+    from hwqueue.queue q
     cross join lateral (
-      select k from hwqueue.placement_class k where k.shard_id = p_shard and k.class_id = e.class_id offset 0) c
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
+      union all
+      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom
+      from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
+      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
+      where c.queue_id = q.queue_id
+    ) e
     left join lateral (
-      select s.share from hwqueue.class_reach s where s.shard_id = p_shard and s.class_id = e.class_id offset 0) r on true
-    where (c.k).queue_id = q.queue_id and (p_tasks is null or (c.k).task_name = any (p_tasks))
-    offset 0
-  ) j
-  where hwqueue.lacking(j.c, p_room) = ''
+      select s.share from hwqueue.class_reach s
+      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
+    where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
+  ) f;
+end
+$$;
+
+CREATE FUNCTION hwqueue.front_start(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_count int;
+begin
+  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_count, tier, rank, "position"
+  from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  is_entry := false;
+  if v_count = 1 then
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (front_start.tier, front_start.rank)
+    order by r.tier, r.rank limit 1;
+    if not found then
+      return;
+    end if;
+  end if;
+  select f.tier, f.rank, f.position, f.is_entry into tier, rank, "position", is_entry from hwqueue.queue_front(p_queue_id, p_shard) f;
+end
 $$;
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text)
@@ -1564,52 +1613,72 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.gpu_share(p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS double precision
+CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select p_class.gpu_count * case when p_class.gpu_milli > 0 then p_class.gpu_milli else 1000 end
+  select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
          / greatest(p_room.gpu_total, 1)::double precision
 $$;
 
-CREATE FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_any_of_class boolean, p_node hwqueue.node, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, INOUT p_state hwqueue.node_state, OUT granted hwqueue.claim) RETURNS record
+CREATE FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return query
+    with taken as (
+      delete from hwqueue.ready r where r.ctid = any (p_places) returning r.*
+    ), detail as materialized (
+      select t.lease_id, t.queue_id, t.class_id, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
+             (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
+             coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout
+      from taken t
+      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = t.queue_id
+    ), granted as (
+      insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                                 claimed_at, expires_at, check_at)
+      select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
+             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout
+      from detail d
+    )
+    select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
+    from detail d order by d.position;
+end
+$$;
+
+CREATE TABLE hwqueue.ready (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    eligible_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
+
+CREATE FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_entry hwqueue.ready;
-  v_class hwqueue.placement_class;
-  v_taken record;
-  v_lease_timeout interval;
+  v_timeout interval;
 begin
-  select r.* into v_entry from hwqueue.ready r
-  where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank
-    and r.position = p_entry.position
-  for update skip locked;
-  if not found and p_any_of_class then
-    select r.* into v_entry from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_entry.class_id and r.tier = p_entry.tier and r.rank = p_entry.rank
-      and (r.deadline is null or r.deadline > p_now)
-    order by r.position limit 1
-    for update skip locked;
-  end if;
-  if v_entry.lease_id is null then
-    return;
-  end if;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_entry.class_id;
-  select t.* into v_taken
-  from hwqueue.take_room(v_class, p_node,
-    case when v_class.gpu_count > 0 then hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
-      hwqueue.node_headroom(p_node, p_state)) end, p_state) t;
-  p_state := v_taken.p_state;
-  delete from hwqueue.ready r
-  where r.shard_id = p_shard and r.queue_id = v_entry.queue_id and r.tier = v_entry.tier and r.rank = v_entry.rank
-    and r.position = v_entry.position;
-  select l.claim_timeout into v_lease_timeout from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
-  insert into hwqueue.claim as c (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt,
-    claim_timeout, claimed_at, expires_at, check_at, assignment)
-  values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node.node_id, p_state.node_epoch,
-    (p_generation << 40) + v_entry.claim_count + 1, v_entry.attempt_count + 1, coalesce(v_lease_timeout, p_claim_timeout),
-    p_now, p_now + coalesce(v_lease_timeout, p_claim_timeout), p_now + coalesce(v_lease_timeout, p_claim_timeout), v_taken.assignment)
-  returning c.* into granted;
+  select q.name, l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout)
+  into queue, task_name, params, headers, v_timeout
+  from hwqueue.lease l
+  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
+  where l.shard_id = p_shard and l.lease_id = p_entry.lease_id;
+  expires_at := p_now + v_timeout;
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                             claimed_at, expires_at, check_at, assignment)
+  values (p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, p_epoch, (p_generation << 40) + p_entry.claim_count + 1,
+          p_entry.attempt_count + 1, v_timeout, p_now, expires_at, expires_at, p_assignment);
 end
 $$;
 
@@ -1641,13 +1710,43 @@ $$;
 CREATE FUNCTION hwqueue.idle_state(p_node hwqueue.node) RETURNS hwqueue.node_state
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select row(p_node.shard_id, p_node.node_id, 1, p_node.registered_at, '0', '{}', 0, 0, 0,
-             array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}')::hwqueue.node_state
+  select s from jsonb_populate_record(null::hwqueue.node_state, jsonb_build_object(
+    'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
+    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
+$$;
+
+CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
+         or p_node.custom <> '{}'
 $$;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
+
+CREATE FUNCTION hwqueue.is_plain_batch(p_settle jsonb) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  v_item jsonb;
+begin
+  if jsonb_typeof(p_settle) is distinct from 'array' then
+    return false;
+  end if;
+  for v_item in select e.value from jsonb_array_elements(p_settle) e loop
+    if jsonb_typeof(v_item) <> 'object'
+       or v_item - array['lease_id', 'claim_token', 'outcome'] <> '{}'
+       or v_item ->> 'outcome' is distinct from 'complete'
+       or jsonb_typeof(v_item -> 'claim_token') is distinct from 'number' or v_item ->> 'claim_token' !~ '^[0-9]{1,18}$'
+       or coalesce(v_item ->> 'lease_id', '') !~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then
+      return false;
+    end if;
+  end loop;
+  return true;
+end
+$_$;
 
 CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1812,22 +1911,22 @@ CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_
 declare
   -- read before the classes are: whatever finished below the horizon, the statements below can see
   v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_node_seen xid8 := hwqueue.valid_mark(p_state.classes_seen);
-  v_profile_seen xid8;
   v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
 begin
   extra := '[]'::jsonb;
   more := false;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
-  v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen);
   -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
   perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.created_xid >= least(v_profile_seen, v_node_seen) order by c.created_xid limit 1;
+  where c.shard_id = p_shard and c.created_xid >= (
+    select least(hwqueue.valid_mark(p.classes_seen), hwqueue.valid_mark(p_state.classes_seen))
+    from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id)
+  order by c.created_xid limit 1;
   if not found then
     return;
   end if;
+  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   -- read anew: current_generation has set the marks back since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
   more := hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
@@ -1838,7 +1937,7 @@ begin
   else
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
              hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
-    from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
+    from unnest(hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
                                          false, p_shard)) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
@@ -1876,13 +1975,15 @@ begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
     return false;
   end if;
-  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, affinity)
-  select p_shard, p_profile.profile_id, c.queue_id, c.class_id,
-         hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
+  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+    gpu_milli, gpu_wanted, custom, affinity)
+  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
   on conflict do nothing;
+  perform hwqueue.note_eligible(p_profile.profile_id, v_batch, p_shard);
   -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
   if hwqueue.refresh_reach(array(
        select b from unnest(v_batch) b
@@ -1907,15 +2008,18 @@ begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
     return false;
   end if;
-  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
-  select p_shard, p_node.node_id, c.queue_id, c.class_id,
-         hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+    gpu_milli, gpu_wanted, custom, affinity)
+  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   on conflict do nothing;
   update hwqueue.node_state s
-  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard)
+  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
+      pinned_queues = array(select distinct e.queue_id from hwqueue.node_eligibility e
+                            where e.shard_id = p_shard and e.node_id = p_node.node_id)
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   return cardinality(v_batch) = 500;
 end
@@ -2016,16 +2120,13 @@ CREATE FUNCTION hwqueue.lacking(p_class hwqueue.placement_class, p_room hwqueue.
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
   select concat_ws(', ',
-    case when p_class.cpu_milli > p_room.cpu_milli then 'cpu_milli' end,
-    case when p_class.memory_mib > p_room.memory_mib then 'memory_mib' end,
-    case when p_room.slots < 1 then 'slots' end,
-    case when p_class.gpu_count > 0
-          and case when p_class.gpu_wanted <> '{}'
-                   then hwqueue.choose_devices(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, p_room) is null
-                   when p_class.gpu_milli > 0 then p_class.gpu_milli > p_room.gpu_most
-                   else p_class.gpu_count > p_room.gpu_whole end
-         then case when p_class.gpu_milli > 0 then 'gpu_milli' else 'gpu' end end,
-    case when p_class.custom is not null then hwqueue.lacking_custom(p_class.custom, p_room.custom) end)
+    case when s.bits & 1 > 0 then 'cpu_milli' end,
+    case when s.bits & 2 > 0 then 'memory_mib' end,
+    case when s.bits & 4 > 0 then 'slots' end,
+    case when s.bits & 8 > 0 then case when p_class.gpu_milli > 0 then 'gpu_milli' else 'gpu' end end,
+    case when s.bits & 16 > 0 then hwqueue.lacking_custom(p_class.custom, p_room.custom) end)
+  from (select hwqueue.shortage(p_class.cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
+                                p_class.custom, p_room) as bits) s
 $$;
 
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
@@ -2035,6 +2136,17 @@ CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS tex
   where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
 $$;
 
+CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if pg_current_xact_id_if_assigned() is not null then
+    return null;
+  end if;
+  return (select s.last_value from hwqueue.ready_position_seq s);
+end
+$$;
+
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2042,9 +2154,9 @@ CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
 $$;
 
-CREATE FUNCTION hwqueue.lease_score(p_queue hwqueue.queue, p_affinity double precision, p_fit double precision) RETURNS double precision
+CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_affinity double precision, p_fit double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_queue.weight_affinity * p_affinity + p_queue.weight_fit * p_fit $$;
+    AS $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit $$;
 
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
@@ -2186,9 +2298,10 @@ begin
   v_now := hwqueue.clock();
   return query
     select n.node_id, n.name, w.reasons = '[]',
-           hwqueue.lease_score(v_queue,
+           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
-             hwqueue.fit_score(v_class, v_reach, hwqueue.node_headroom(n, s))),
+             hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
+                               hwqueue.node_headroom(n, s))),
            w.reasons
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
@@ -2216,6 +2329,59 @@ begin
     'resources', coalesce(p_left -> 'resources', p_right -> 'resources')));
 end
 $$;
+
+CREATE FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_drawn bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_marks hwqueue.low_water;
+  v_old bigint := 0;
+  v_first bigint;
+  v_ended boolean;
+  v_new bigint;
+begin
+  select w.* into v_marks from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id
+  order by w.version desc limit 1 for update skip locked;
+  if not found then
+    return;
+  end if;
+  select coalesce(max(m.position), 0) into v_old
+  from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions) m(tier, rank, position) where m.tier = p_tier and m.rank = p_rank;
+  -- one statement, one snapshot: who has ended is seen
+  select pg_snapshot_xmin(pg_current_snapshot()) >= v_marks.drawn_before,
+         (select r.position from hwqueue.ready r
+          where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position >= v_old
+          order by r.position limit 1)
+  into v_ended, v_first;
+  if not v_ended and v_marks.drawn_before <= pg_snapshot_xmax(pg_current_snapshot()) then
+    return;
+  end if;
+  v_new := case when v_ended then least(coalesce(v_first, v_marks.drawn_position + 1), v_marks.drawn_position + 1) else 0 end;
+  if v_new <= v_old and p_drawn is null then
+    return;
+  end if;
+  delete from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved, drawn_position, drawn_before)
+  select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
+         coalesce(array_agg(k.tier order by k.tier, k.rank), '{}'), coalesce(array_agg(k.rank order by k.tier, k.rank), '{}'),
+         coalesce(array_agg(k.position order by k.tier, k.rank), '{}'), coalesce(array_agg(k.moved order by k.tier, k.rank), '{}'),
+         case when p_drawn is null then v_marks.drawn_position else p_drawn end,
+         case when p_drawn is null then v_marks.drawn_before else pg_current_xact_id() end
+  from (
+    select m.tier, m.rank, max(m.position) as position, max(m.moved) as moved
+    from (select o.* from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions, v_marks.moved) o(tier, rank, position, moved)
+          where o.moved > v_marks.version - 256
+          union all select p_tier, p_rank, v_new, v_marks.version + 1 where v_new > v_old) m(tier, rank, position, moved)
+    group by m.tier, m.rank order by max(m.moved) desc limit 16
+  ) k;
+end
+$$;
+
+CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
+    LANGUAGE sql
+    AS $$ select random() * 32 < p_qty $$;
 
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
@@ -2258,6 +2424,46 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[]) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_front hwqueue.ready[];
+begin
+  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
+    v_front := hwqueue.ready_front(p_queue_ids, p_classes, p_window, p_now, p_shard);
+    select f.tier, f.rank, max(p_scores[array_position(p_classes, f.class_id)]) into tier, rank, score
+    from unnest(v_front) f group by f.tier, f.rank order by f.tier, f.rank limit 1;
+  end if;
+  if tier is not null then
+    for i in 1 .. least(cardinality(p_classes), p_probe) loop
+      exit when p_scores[i] <= score;
+      if exists (select 1 from hwqueue.ready r
+                 where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
+                   and (r.deadline is null or r.deadline > p_now)) then
+        score := p_scores[i];
+        exit;
+      end if;
+    end loop;
+  else
+    select h.tier, h.rank, k.score into tier, rank, score
+    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+    cross join lateral (
+      select r.tier, r.rank from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+        and (r.tier, r.rank) >= (coalesce(p_after_tier, -1), coalesce(p_after_rank + (k.score >= p_after_score)::int, 0))
+      order by r.tier, r.rank, r.position limit 1
+    ) h
+    order by h.tier, h.rank, k.score desc limit 1;
+  end if;
+  if tier is not null then
+    classes := array(
+      select k.class_id from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinal)
+      where k.score = next_lane.score and (k.ordinal <= p_probe or exists (select 1 from unnest(v_front) f where f.class_id = k.class_id)));
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) RETURNS xid8
     LANGUAGE sql STABLE
     AS $$
@@ -2272,23 +2478,48 @@ CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS te
   select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
 $$;
 
-CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_state hwqueue.node_state) RETURNS hwqueue.headroom
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
     AS $$
-  select row(
-    p_node.cpu_milli - p_state.cpu_used,
-    p_node.memory_mib - p_state.memory_used,
-    case when p_node.custom = '{}' then '{}' else (
+declare
+  v_generation bigint := hwqueue.current_generation(p_shard);
+begin
+  -- what the shard's row says: if another session is about to write it, the next claim asks again
+  update hwqueue.node_state n
+  set generation = s.generation, server_started_at = s.server_started_at
+  from hwqueue.shard s
+  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  return v_generation;
+end
+$$;
+
+CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_state hwqueue.node_state) RETURNS hwqueue.headroom
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+declare
+  v_room hwqueue.headroom;
+begin
+  v_room.cpu_milli := p_node.cpu_milli - p_state.cpu_used;
+  v_room.memory_mib := p_node.memory_mib - p_state.memory_used;
+  v_room.slots := p_node.slots - p_state.claim_count;
+  v_room.custom := '{}';
+  if p_node.custom <> '{}' then
+    v_room.custom := (
       select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_state.custom_used ->> c.key)::bigint, 0))
-      from jsonb_each(p_node.custom) c) end,
-    p_node.slots - p_state.claim_count,
-    p_node.gpu_ids, g.free, g.sorted, g.total, g.most, g.whole)::hwqueue.headroom
-  from (select coalesce(array_agg(1000 - u.used order by u.ordinality), '{}') as free,
-               coalesce(array_agg(1000 - u.used order by 1000 - u.used), '{}') as sorted,
-               coalesce(sum(1000 - u.used), 0)::int as total,
-               coalesce(max(1000 - u.used), 0) as most,
-               (count(*) filter (where u.used = 0))::int as whole
-        from unnest(p_state.gpu_used) with ordinality u(used, ordinality)) g
+      from jsonb_each(p_node.custom) c);
+  end if;
+  v_room.gpu_ids := p_node.gpu_ids;
+  v_room.gpu_total := 0;
+  v_room.gpu_most := 0;
+  v_room.gpu_whole := 0;
+  if p_node.gpu_ids <> '{}' then
+    select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
+           sum(1000 - u.used), max(1000 - u.used), count(*) filter (where u.used = 0)
+    into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most, v_room.gpu_whole
+    from unnest(p_state.gpu_used) with ordinality u(used, ordinality);
+  end if;
+  return v_room;
+end
 $$;
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb)
@@ -2659,6 +2890,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.node_state s
+  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
+      is_plain = n.deregistered_at is null and n.cordoned_at is null and not hwqueue.is_counted(n)
+  from hwqueue.node n
+  where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain)
+  select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
+         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null)
+  from hwqueue.profile_eligibility e
+  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
+  group by e.queue_id
+  on conflict (shard_id, profile_id, queue_id) do update
+  set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
+      task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
+      is_plain = s.is_plain and excluded.is_plain
+$$;
+
 CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -2685,20 +2943,20 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS hwqueue.queue[]
+CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_queues hwqueue.queue[];
-  v_name text;
+  v_open int[] := array(select q.queue_id from hwqueue.queue q
+                        where q.shard_id = p_shard and q.name = any (p_queues) and q.dropped_at is null and q.paused_at is null);
 begin
-  v_queues := array(select q from hwqueue.queue q where q.shard_id = p_shard and q.name = any (p_queues) and q.dropped_at is null order by q.queue_id);
-  if cardinality(v_queues) < cardinality(p_queues) then
-    foreach v_name in array p_queues loop
-      perform hwqueue.find_queue(v_name, p_shard);
+  if cardinality(v_open) < cardinality(p_queues) then
+    -- paused, named twice, or unknown
+    for i in 1 .. cardinality(p_queues) loop
+      perform hwqueue.find_queue(p_queues[i], p_shard);
     end loop;
   end if;
-  return array(select q from unnest(v_queues) q where q.paused_at is null);
+  return v_open;
 end
 $$;
 
@@ -2814,6 +3072,37 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT node hwqueue.node, OUT is_counted boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_judged record;
+  v_fit record;
+  v_policy record;
+  v_best record;
+begin
+  places := '{}';
+  node := hwqueue.read_node(p_state.node_id, p_shard);
+  is_counted := hwqueue.is_counted(node);
+  if node.cordoned_at is not null or p_queue_ids = '{}' then
+    return;
+  end if;
+  select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
+  from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
+  for v_batch in 1 .. 8 loop
+    v_judged := hwqueue.judge_classes(node, p_state, p_shard);
+    v_fit := hwqueue.fitting_classes(node, hwqueue.node_headroom(node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
+    if v_fit.classes <> '{}' then
+      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when is_counted then 1 else p_limit end,
+                                  v_policy."window", v_policy.probe, p_now, p_shard);
+      places := v_best.places;
+      score := v_best.score;
+    end if;
+    exit when places <> '{}' or not v_judged.more;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql
     AS $$
@@ -2926,20 +3215,25 @@ begin
   v_old := array(
     select l.lease_id
     from hwqueue.queue q
+    cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
     cross join lateral (
-      select f.lease_id, f.finished_at from hwqueue.lease f
-      where f.shard_id = p_shard and f.queue_id = q.queue_id
-        and f.finished_at < v_now - case when f.state = 'failed' then q.retain_failed else q.retain_completed end
-        and f.finished_at < v_now - least(q.retain_failed, q.retain_completed)
-      order by f.finished_at limit p_limit for update skip locked
-    ) l
+      select f.lease_id from hwqueue.finished f
+      where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
+        and f.finished_at < v_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+      order by f.finished_at limit p_limit
+    ) f
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id
     where q.shard_id = p_shard
-    limit p_limit);
+    limit p_limit
+    for update of l skip locked);
   if v_old <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
     delete from hwqueue.idempotency i using hwqueue.lease l
     where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
       and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
     delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
+    delete from hwqueue.finished f using hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (v_old) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
+      and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
   end if;
   leases := cardinality(v_old);
@@ -3008,6 +3302,7 @@ begin
     select g from unnest(v_gone) g
     where not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = g));
   delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = any (v_gone);
+  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = any (v_gone);
   delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = any (v_gone);
 end
 $$;
@@ -3040,7 +3335,10 @@ begin
       where c.shard_id = p_shard and c.queue_id = v_queue_id and r.shard_id = p_shard and r.class_id = c.class_id;
       delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
       delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
+      delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id;
+      delete from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id;
+      delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;
@@ -3076,6 +3374,28 @@ begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   perform hwqueue.wake_workers(v_queue, p_shard);
   return 'pending';
+end
+$$;
+
+CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_marks record;
+begin
+  select w.tiers, w.ranks, w.positions into v_marks
+  from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  is_entry := true;
+  for i in 0 .. cardinality(v_marks.tiers) loop
+    select r.tier, r.rank, r.position into tier, rank, "position"
+    from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id
+      and (r.tier, r.rank, r.position) >= (coalesce(v_marks.tiers[i], -1), coalesce(v_marks.ranks[i], 0), coalesce(v_marks.positions[i], 0))
+      and (r.tier, r.rank) < (coalesce(v_marks.tiers[i + 1], 32767), coalesce(v_marks.ranks[i + 1], 0))
+    order by r.tier, r.rank, r.position limit 1;
+    exit when found;
+  end loop;
 end
 $$;
 
@@ -3116,17 +3436,20 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.ready_front(p_queues hwqueue.queue[], p_classes bigint[], p_window integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.ready
-    LANGUAGE sql STABLE
+CREATE FUNCTION hwqueue.ready_front(p_queue_ids integer[], p_classes bigint[], p_window integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.ready[]
+    LANGUAGE plpgsql STABLE
     AS $$
-  select w.*
-  from unnest(p_queues) q
-  cross join lateral (
-    select r.* from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = q.queue_id
-    order by r.tier, r.rank, r.position limit p_window
-  ) w
-  where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)
+begin
+  return array(
+    select w
+    from unnest(p_queue_ids) q(queue_id)
+    cross join lateral (
+      select r.* from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = q.queue_id
+      order by r.tier, r.rank, r.position limit p_window
+    ) w
+    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now));
+end
 $$;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer)
@@ -3206,6 +3529,9 @@ begin
     set state = 'failed', finished_at = p_now,
         error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
     where l.shard_id = p_shard and l.lease_id = any (v_late);
+    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+    select p_shard, l.queue_id, 'failed', p_now, l.lease_id
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_late);
   end if;
   return cardinality(v_late);
 end
@@ -3241,6 +3567,7 @@ begin
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,
       classes_judged = case when p_forget then '{}' else s.classes_judged end,
+      pinned_queues = case when p_forget then '{}' else s.pinned_queues end,
       claim_count = u.claim_count, cpu_used = u.cpu_used, memory_used = u.memory_used, gpu_used = u.gpu_used, custom_used = u.custom_used
   from hwqueue.node_usage_of_claims(p_node) u
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
@@ -3451,6 +3778,7 @@ begin
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.labels, v_old.rack, v_old.resources, v_old.gpu_ids)
     is distinct from (v_node.labels, v_node.rack, v_node.resources, v_node.gpu_ids), p_shard);
+  perform hwqueue.note_edit(p_node, p_shard);
   return v_epoch;
 end
 $$;
@@ -3491,12 +3819,14 @@ begin
   v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
   v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
   for v_lease in
-    select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.queue_id = v_queue.queue_id and l.finished_at is not null and l.state = 'failed'
-      and l.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
-    order by l.finished_at
+    select l.lease_id
+    from hwqueue.finished f
+    join hwqueue.lease l on l.shard_id = f.shard_id and l.lease_id = f.lease_id and l.state = f.state
+    where f.shard_id = p_shard and f.queue_id = v_queue.queue_id and f.state = 'failed'
+      and f.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
+    order by f.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for no key update skip locked
+    for no key update of l skip locked
   loop
     perform hwqueue.requeue_lease(v_lease, p_shard);
     v_count := v_count + 1;
@@ -3523,6 +3853,9 @@ begin
       'only failed and cancelled leases can be requeued');
   end if;
   v_now := hwqueue.clock();
+  delete from hwqueue.finished f
+  where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
+    and f.lease_id = p_lease;
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
@@ -3613,6 +3946,22 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
   select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
 $$;
 
+CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_state hwqueue.node_state, OUT assignment jsonb) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_taken record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_taken := hwqueue.take_room(v_class, p_node,
+    case when v_class.gpu_count > 0 then hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
+      hwqueue.node_headroom(p_node, p_state)) end, p_state);
+  p_state := v_taken.p_state;
+  assignment := v_taken.assignment;
+end
+$$;
+
 CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3638,26 +3987,44 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
-  v_item jsonb;
-  v_ordinal int;
-  v_result record;
+  v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
+  v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
+  v_done int[] := '{}';
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_settlements(p_settle, p_shard);
+  if not v_is_plain then
+    perform hwqueue.check_settlements(p_settle, p_shard);
+  end if;
   perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
-  for v_item, v_ordinal in
-    select e.value, e.ordinality from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
-    order by e.value ->> 'lease_id', e.ordinality
-  loop
-    select s.verdict, s.state into v_result
-    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard) s;
-    return query select 'settled', v_ordinal, (v_item ->> 'lease_id')::uuid,
-      case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end, v_result.state,
-      null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,
-      null::jsonb, p_shard;
-  end loop;
+  kind := 'settled';
+  verdict := 'ok';
+  state := 'completed';
+  shard_id := p_shard;
+  if v_is_plain and v_count = 1 then
+    lease_id := p_settle #>> '{0,lease_id}';
+    if hwqueue.complete_plain(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, p_shard) then
+      ordinal := 1;
+      v_done := '{1}';
+      return next;
+    end if;
+  elsif v_is_plain and v_count > 1 then
+    for ordinal, lease_id in select d.ordinal, d.lease_id from hwqueue.complete_plain_batch(p_settle, p_node, hwqueue.clock(), p_shard) d loop
+      v_done := v_done || ordinal;
+      return next;
+    end loop;
+  end if;
+  if cardinality(v_done) < v_count then
+    return query
+      select 'settled', r.ordinal, r.lease_id, r.verdict, r.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
+             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
+      from hwqueue.settle_rest(p_node, p_settle, v_done, p_shard) r;
+  end if;
   if p_qty is distinct from 0 then
     return query
       select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
@@ -3683,10 +4050,7 @@ begin
   case p_settlement ->> 'outcome'
     when 'complete' then
       perform hwqueue.remove_claim(p_lease, p_shard);
-      update hwqueue.lease l
-      set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
-          claimed_at = v_claim.claimed_at, finished_at = p_now, result = nullif(p_settlement -> 'result', 'null')
-      where l.shard_id = p_shard and l.lease_id = p_lease;
+      perform hwqueue.finish_completed(v_claim, nullif(p_settlement -> 'result', 'null'), p_now, p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
@@ -3741,6 +4105,41 @@ begin
   select s.verdict, s.state into verdict, state
   from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
 end
+$$;
+
+CREATE FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_item jsonb;
+  v_result record;
+begin
+  for v_item, ordinal in
+    select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
+    where e.ordinality <> all (p_done)
+    order by e.value ->> 'lease_id', e.ordinality
+  loop
+    lease_id := v_item ->> 'lease_id';
+    v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
+    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
+    state := v_result.state;
+    return next;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom) RETURNS integer
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case when p_cpu_milli > p_room.cpu_milli then 1 else 0 end
+    + case when p_memory_mib > p_room.memory_mib then 2 else 0 end
+    + case when p_room.slots < 1 then 4 else 0 end
+    + case when p_gpu_count = 0 then 0
+           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted, p_room) is null then 8
+           when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
+           when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
+           else 0 end
+    + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
 $$;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue hwqueue.queue, p_task text, p_options jsonb, p_shard integer) RETURNS jsonb
@@ -3903,6 +4302,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_lane record;
+  v_after_tier smallint;
+  v_after_rank bigint;
+begin
+  places := '{}';
+  loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, p_window, p_probe, p_now, p_shard);
+    exit when v_lane.classes is null;
+    places := hwqueue.take_lane(v_lane.classes, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    score := v_lane.score;
+    exit when places <> '{}';
+    v_after_tier := v_lane.tier;
+    v_after_rank := v_lane.rank;
+  end loop;
+end
+$$;
+
 CREATE TABLE hwqueue.scheduled (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -3953,6 +4373,93 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_eligible record;
+  v_start record;
+  v_places tid[];
+begin
+  select s.is_plain, s.classes, s.task_names, p.classes_seen, greatest(q.window_size, p_limit) as reach into v_eligible
+  from hwqueue.profile p
+  join hwqueue.profile_queue s on s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id
+  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_queue_id
+  where p.shard_id = p_shard and p.profile_id = p_profile_id;
+  if v_eligible.is_plain is distinct from true then
+    return '{}';
+  end if;
+  perform 1 from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
+  if found then
+    return '{}';
+  end if;
+  v_start := hwqueue.front_start(p_queue_id, p_shard);
+  loop
+    if cardinality(v_eligible.classes) <= 200
+       and (p_tasks is null or cardinality(v_eligible.task_names) <= 50 and v_eligible.task_names <@ p_tasks) then
+      v_places := array(
+        select r.ctid from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_start.tier and r.rank = v_start.rank
+          and r.position between v_start.position and v_start.position + v_eligible.reach - 1
+          and r.class_id = any (v_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+        order by r.position limit p_limit
+        for update skip locked);
+    else
+      v_places := array(
+        select r.ctid from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_start.tier and r.rank = v_start.rank
+          and r.position between v_start.position and v_start.position + v_eligible.reach - 1
+          and exists (select 1 from hwqueue.profile_eligibility e
+                      where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
+                        and (p_tasks is null or e.task_name = any (p_tasks)))
+          and (r.deadline is null or r.deadline > p_now)
+        order by r.position limit p_limit
+        for update skip locked);
+    end if;
+    if v_places <> '{}' or v_start.is_entry then
+      return v_places;
+    end if;
+    -- the mark is far behind: once more, from the first entry that lives
+    v_start := hwqueue.queue_front(p_queue_id, p_shard);
+    if v_start.tier is null then
+      return '{}';
+    end if;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_depth int := p_limit + 8;  -- the first may be held by others
+  v_places tid[];
+begin
+  loop
+    v_places := array(
+      select r.ctid
+      from (
+        select h.place
+        from unnest(p_classes) k(class_id)
+        cross join lateral (
+          select x.ctid as place, x.position from hwqueue.ready x
+          where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+            and (x.deadline is null or x.deadline > p_now)
+          order by x.position limit v_depth
+        ) h
+        order by h.position limit v_depth
+      ) c
+      join hwqueue.ready r on r.ctid = c.place
+      limit p_limit
+      for update of r skip locked);
+    exit when v_places <> '{}' or v_depth > 4096;
+    v_depth := v_depth * 8;
+  end loop;
+  return v_places;
+end
+$$;
+
 CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_state hwqueue.node_state, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3985,6 +4492,7 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
   update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
 end
 $$;
 
@@ -4187,6 +4695,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.write_state(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.node_state s
+  set seen_at = p_now, claim_count = p_state.claim_count, cpu_used = p_state.cpu_used, memory_used = p_state.memory_used,
+      gpu_used = p_state.gpu_used, custom_used = p_state.custom_used
+  where s.shard_id = p_state.shard_id and s.node_id = p_state.node_id;
+end
+$$;
+
 CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
 );
@@ -4212,6 +4731,14 @@ CREATE TABLE hwqueue.class_reach (
     CONSTRAINT class_reach_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
 );
 
+CREATE TABLE hwqueue.finished (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    state text NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    lease_id uuid NOT NULL
+);
+
 CREATE TABLE hwqueue.idempotency (
     shard_id integer NOT NULL,
     tenant text NOT NULL,
@@ -4227,12 +4754,35 @@ CREATE TABLE hwqueue.lease_transition (
     cause text NOT NULL
 );
 
+CREATE TABLE hwqueue.low_water (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    version bigint NOT NULL,
+    tiers smallint[] DEFAULT '{}'::smallint[] NOT NULL,
+    ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    drawn_position bigint DEFAULT 0 NOT NULL,
+    drawn_before xid8 DEFAULT '0'::xid8 NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON COLUMN hwqueue.low_water.drawn_position IS 'positions up to this one were drawn by transactions below drawn_before: once those have ended, marks may go up to it';
+
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
-    affinity double precision NOT NULL
+    affinity double precision NOT NULL,
+    task_name text NOT NULL,
+    cpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    gpu_count integer NOT NULL,
+    gpu_milli integer NOT NULL,
+    gpu_wanted uuid[] NOT NULL,
+    custom jsonb
 );
 
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -4249,7 +4799,14 @@ CREATE TABLE hwqueue.profile_eligibility (
     profile_id bigint NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
-    affinity double precision NOT NULL
+    affinity double precision NOT NULL,
+    task_name text NOT NULL,
+    cpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    gpu_count integer NOT NULL,
+    gpu_milli integer NOT NULL,
+    gpu_wanted uuid[] NOT NULL,
+    custom jsonb
 );
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -4260,6 +4817,21 @@ ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDEN
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE hwqueue.profile_queue (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    classes bigint[] NOT NULL,
+    task_names text[] NOT NULL,
+    is_plain boolean NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.is_plain IS 'none of them is liked more or less, or needs a GPU or a custom countable';
 
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
@@ -4308,6 +4880,9 @@ ALTER TABLE ONLY hwqueue.claim
 ALTER TABLE ONLY hwqueue.class_reach
     ADD CONSTRAINT class_reach_pkey PRIMARY KEY (shard_id, class_id);
 
+ALTER TABLE ONLY hwqueue.finished
+    ADD CONSTRAINT finished_pkey PRIMARY KEY (shard_id, queue_id, state, finished_at, lease_id);
+
 ALTER TABLE ONLY hwqueue.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (shard_id, tenant, queue_id, idempotency_key);
 
@@ -4316,6 +4891,9 @@ ALTER TABLE ONLY hwqueue.lease
 
 ALTER TABLE ONLY hwqueue.lease_transition
     ADD CONSTRAINT lease_transition_pkey PRIMARY KEY (from_state, to_state, cause);
+
+ALTER TABLE ONLY hwqueue.low_water
+    ADD CONSTRAINT low_water_pkey PRIMARY KEY (shard_id, queue_id, class_id, version);
 
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
@@ -4334,6 +4912,9 @@ ALTER TABLE ONLY hwqueue.profile_eligibility
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_pkey PRIMARY KEY (shard_id, profile_id);
+
+ALTER TABLE ONLY hwqueue.profile_queue
+    ADD CONSTRAINT profile_queue_pkey PRIMARY KEY (shard_id, profile_id, queue_id);
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_shard_id_digest_key UNIQUE (shard_id, digest);
@@ -4361,8 +4942,6 @@ CREATE INDEX claim_check ON hwqueue.claim USING btree (shard_id, check_at);
 CREATE INDEX claim_node ON hwqueue.claim USING btree (shard_id, node_id);
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (shard_id, class_id);
-
-CREATE INDEX lease_finished ON hwqueue.lease USING btree (shard_id, queue_id, finished_at) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (shard_id, class_id);
 
@@ -4416,7 +4995,7 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.check_claim_arguments(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
 
@@ -4436,6 +5015,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_f
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
@@ -4452,14 +5033,10 @@ REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_limit integer, p_depth integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_operator;
-
-REVOKE ALL ON FUNCTION hwqueue.claim_leases(p_state hwqueue.node_state, p_queues hwqueue.queue[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
@@ -4476,6 +5053,10 @@ REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM 
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.complete_plain(p_lease uuid, p_token bigint, p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.complete_plain_batch(p_settle jsonb, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -4501,6 +5082,8 @@ GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sha
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -4525,9 +5108,13 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fit_score(p_class hwqueue.placement_class, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.finish_completed(p_claim hwqueue.claim, p_result jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queues hwqueue.queue[], p_tasks text[], p_extra jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_shard integer, OUT classes bigint[], OUT scores double precision[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.front_start(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -4536,9 +5123,11 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_any_of_class boolean, p_node hwqueue.node, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, INOUT p_state hwqueue.node_state, OUT granted hwqueue.claim) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -4546,7 +5135,11 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 
 REVOKE ALL ON FUNCTION hwqueue.idle_state(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
@@ -4586,9 +5179,11 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_class hwqueue.placement_class, p_room h
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_score(p_queue hwqueue.queue, p_affinity double precision, p_fit double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_affinity double precision, p_fit double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -4616,15 +5211,23 @@ GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_drawn bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_state hwqueue.node_state) FROM PUBLIC;
 
@@ -4652,6 +5255,10 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
@@ -4663,6 +5270,8 @@ REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shar
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT node hwqueue.node, OUT is_counted boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -4684,11 +5293,13 @@ REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ready_front(p_queues hwqueue.queue[], p_classes bigint[], p_window integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ready_front(p_queue_ids integer[], p_classes bigint[], p_window integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_worker;
@@ -4745,6 +5356,8 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_state hwqueue.node_state, OUT assignment jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
@@ -4757,6 +5370,10 @@ REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_sett
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue hwqueue.queue, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
@@ -4778,7 +5395,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_state hwqueue.node_state, OUT assignment jsonb) FROM PUBLIC;
 
@@ -4808,3 +5431,5 @@ REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integ
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_state(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;

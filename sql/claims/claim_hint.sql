@@ -6,14 +6,13 @@ returns table (retry_after interval, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queues hwqueue.queue[];
+  v_checked boolean := hwqueue.check_queue_names(p_queues);
+  v_queue_ids int[] := hwqueue.open_queues(p_queues, p_shard);
   v_node hwqueue.node;
   v_state hwqueue.node_state;
   v_now timestamptz;
   v_paused int;
 begin
-  perform hwqueue.check_claim_arguments(p_queues, 1, null);
-  v_queues := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
   v_now := hwqueue.clock();
@@ -22,7 +21,7 @@ begin
     select w.code, count(*) as classes
     from (
       select c.* from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.queue_id in (select q.queue_id from unnest(v_queues) q)
+      where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
     ) c
@@ -30,13 +29,13 @@ begin
     where w.code is not null
     group by w.code
   ) r;
-  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queues);
+  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queue_ids);
   if v_paused > 0 then
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
   retry_after := greatest(interval '0', coalesce(least(
-    (select min(q.poll_interval) from unnest(v_queues) q),
-    (select min(s.available_at) - v_now from unnest(v_queues) q
+    (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (v_queue_ids)),
+    (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
                          where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)), interval '1 second'));
   return next;

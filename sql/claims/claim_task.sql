@@ -1,35 +1,99 @@
 -- Grants a node up to p_qty leases that it may run now, best first; zero rows when there are none.
 -- p_claim_timeout counts for leases that bring none of their own; else the queue's.
--- Locks: node_state, then scheduled and ready entries (skip locked). Raises: QHQ01, QHN01, QHN03, QHA01, QHA02.
+-- Locks: node_state, then scheduled and ready entries (skip locked); now and then the queue's low-water mark, skip locked.
+-- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02.
 -- Idempotent: no. An error or a lost connection means that the outcome is unknown: treat it as not granted.
+-- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
                score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-  v_queues hwqueue.queue[];
+  v_checked boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout);
+  v_moves boolean := hwqueue.moves_low_water(p_qty);
+  v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
+  v_queue_ids int[];
   v_now timestamptz;
-  v_leases uuid[];
-  v_scores double precision[];
+  v_generation bigint;
+  v_is_plain boolean;
+  v_left int := p_qty;
+  v_places tid[];
+  v_pick record;
+  v_entry hwqueue.ready;
+  v_taken record;
+  v_grant record;
+  v_is_counted boolean := false;
+  v_changed boolean := false;
 begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_claim_arguments(p_queues, p_qty, p_claim_timeout);
-  v_state := hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
-  v_queues := hwqueue.open_queues(p_queues, p_shard);
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if v_state.node_epoch is distinct from p_epoch then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  end if;
+  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_now := hwqueue.clock();
-  select array_agg(g.lease_id), array_agg(g.score) into v_leases, v_scores
-  from hwqueue.claim_leases(v_state, v_queues, p_qty, p_tasks, p_claim_timeout, v_now, p_shard) g;
-  -- a statement of its own: the one above cannot see the claims that it wrote
-  return query
-    select c.lease_id, c.claim_token, c.attempt, q.name, l.task_name, l.params, l.headers, g.score, c.expires_at, c.assignment, p_shard
-    from unnest(v_leases, v_scores) with ordinality g(lease_id, score, ordinal)
-    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = g.lease_id
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = g.lease_id
-    join unnest(v_queues) q on q.queue_id = c.queue_id
-    order by g.ordinal;
+  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
+                  else hwqueue.node_generation(p_node, p_shard) end;
+  v_is_plain := v_state.is_plain and v_state.generation = v_generation and cardinality(v_queue_ids) = 1
+                and v_queue_ids[1] <> all (v_state.pinned_queues);
+  perform 1 from hwqueue.scheduled s
+  where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
+  if found then
+    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
+  end if;
+  score := 0;
+  shard_id := p_shard;
+  while v_left > 0 loop
+    if v_is_plain then
+      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue_ids[1], p_tasks, v_left, v_now, p_shard);
+    end if;
+    if not v_is_plain or v_places = '{}' then
+      v_is_plain := false;
+      v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
+      v_places := v_pick.places;
+      score := v_pick.score;
+      v_is_counted := v_pick.is_counted;
+    end if;
+    exit when v_places = '{}';
+    v_left := v_left - cardinality(v_places);
+    if cardinality(v_places) > 1 then
+      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1];
+      return query
+        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
+        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
+      continue;
+    end if;
+    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    if v_is_counted then
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_pick.node, p_shard, v_state);
+      v_state := v_taken.p_state;
+      assignment := v_taken.assignment;
+      v_changed := v_changed or assignment is not null;
+    end if;
+    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard);
+    lease_id := v_entry.lease_id;
+    claim_token := (v_generation << 40) + v_entry.claim_count + 1;
+    attempt := v_entry.attempt_count + 1;
+    queue := v_grant.queue;
+    task_name := v_grant.task_name;
+    params := v_grant.params;
+    headers := v_grant.headers;
+    expires_at := v_grant.expires_at;
+    return next;
+  end loop;
+  if v_changed or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    perform hwqueue.write_state(v_state, v_now);
+  end if;
+  if v_left = p_qty then
+    -- nothing to do: the time to look after what nobody settled, should no one call reap
+    perform hwqueue.reap_claims(5, p_node, v_now, p_shard), hwqueue.reap_deadlines(20, v_now, p_shard);
+    perform hwqueue.mark_waiting(v_queue_ids, v_now, p_shard);
+  elsif v_moves then
+    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, v_drawn, p_shard);
+  end if;
 end
 $$;

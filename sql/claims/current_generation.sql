@@ -9,20 +9,20 @@ $$;
 
 -- The generation that leads every claim token. It rises when this is another server than the last time, by system identifier
 -- or timeline: after a failover that lost commits, tokens would repeat otherwise (docs/explanation/failover.md). Asking who
--- the server is reads a file; that it has not been started since and is on the same timeline says the same.
+-- the server is reads a file; that it has not been started since says the same, for neither changes while a primary runs.
 -- Locks: the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.current_generation(p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
-  v_timeline int := ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int;
-  v_shard hwqueue.shard;
+  v_generation bigint;
 begin
-  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  if v_shard.timeline = v_timeline and v_shard.server_started_at = pg_postmaster_start_time() then
-    return v_shard.generation;
+  select s.generation into v_generation from hwqueue.shard s
+  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  if v_generation is null then
+    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
   end if;
-  return hwqueue.note_server(v_timeline, p_shard);
+  return v_generation;
 end
 $$;
 
@@ -53,5 +53,22 @@ begin
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
   return hwqueue.next_generation(v_shard, p_timeline, v_system);
+end
+$$;
+
+-- The same, kept in the state of a node, so that its claims need not look at the shard until the server is started again.
+-- Locks: node_state is held by the caller; the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.node_generation(p_node uuid, p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_generation bigint := hwqueue.current_generation(p_shard);
+begin
+  -- what the shard's row says: if another session is about to write it, the next claim asks again
+  update hwqueue.node_state n
+  set generation = s.generation, server_started_at = s.server_started_at
+  from hwqueue.shard s
+  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  return v_generation;
 end
 $$;

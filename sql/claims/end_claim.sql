@@ -24,6 +24,8 @@ begin
   set state = case when v_cancelled then 'cancelled' else 'failed' end, attempt_count = v_attempts, finished_at = p_now,
       error = coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end)
   where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
+  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+  values (p_shard, p_claim.queue_id, case when v_cancelled then 'cancelled' else 'failed' end, p_now, p_claim.lease_id);
   return case when v_cancelled then 'cancelled' else 'failed' end;
 end
 $$;

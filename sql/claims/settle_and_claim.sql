@@ -7,33 +7,72 @@ create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint,
 returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text,
                task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-  v_item jsonb;
-  v_ordinal int;
-  v_result record;
+  v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
+  v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
+  v_done int[] := '{}';
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_settlements(p_settle, p_shard);
+  if not v_is_plain then
+    perform hwqueue.check_settlements(p_settle, p_shard);
+  end if;
   perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
-  for v_item, v_ordinal in
-    select e.value, e.ordinality from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
-    order by e.value ->> 'lease_id', e.ordinality
-  loop
-    select s.verdict, s.state into v_result
-    from hwqueue.settle_own_claim(p_node, (v_item ->> 'lease_id')::uuid, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard) s;
-    return query select 'settled', v_ordinal, (v_item ->> 'lease_id')::uuid,
-      case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end, v_result.state,
-      null::bigint, null::smallint, null::text, null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz,
-      null::jsonb, p_shard;
-  end loop;
+  kind := 'settled';
+  verdict := 'ok';
+  state := 'completed';
+  shard_id := p_shard;
+  if v_is_plain and v_count = 1 then
+    lease_id := p_settle #>> '{0,lease_id}';
+    if hwqueue.complete_plain(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, p_shard) then
+      ordinal := 1;
+      v_done := '{1}';
+      return next;
+    end if;
+  elsif v_is_plain and v_count > 1 then
+    for ordinal, lease_id in select d.ordinal, d.lease_id from hwqueue.complete_plain_batch(p_settle, p_node, hwqueue.clock(), p_shard) d loop
+      v_done := v_done || ordinal;
+      return next;
+    end loop;
+  end if;
+  if cardinality(v_done) < v_count then
+    return query
+      select 'settled', r.ordinal, r.lease_id, r.verdict, r.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
+             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
+      from hwqueue.settle_rest(p_node, p_settle, v_done, p_shard) r;
+  end if;
   if p_qty is distinct from 0 then
     return query
       select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
              c.headers, c.score, c.expires_at, c.assignment, p_shard
       from hwqueue.claim_task(p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, p_shard) c;
   end if;
+end
+$$;
+
+-- Settles those of a batch that are not done yet, one by one.
+-- Locks: node_state is held by the caller; the claims by lease_id; the lease rows. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done int[], p_shard int)
+returns table (ordinal int, lease_id uuid, verdict text, state text)
+language plpgsql volatile
+as $$
+declare
+  v_item jsonb;
+  v_result record;
+begin
+  for v_item, ordinal in
+    select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
+    where e.ordinality <> all (p_done)
+    order by e.value ->> 'lease_id', e.ordinality
+  loop
+    lease_id := v_item ->> 'lease_id';
+    v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
+    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
+    state := v_result.state;
+    return next;
+  end loop;
 end
 $$;
 

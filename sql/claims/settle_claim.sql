@@ -20,10 +20,7 @@ begin
   case p_settlement ->> 'outcome'
     when 'complete' then
       perform hwqueue.remove_claim(p_lease, p_shard);
-      update hwqueue.lease l
-      set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
-          claimed_at = v_claim.claimed_at, finished_at = p_now, result = nullif(p_settlement -> 'result', 'null')
-      where l.shard_id = p_shard and l.lease_id = p_lease;
+      perform hwqueue.finish_completed(v_claim, nullif(p_settlement -> 'result', 'null'), p_now, p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then

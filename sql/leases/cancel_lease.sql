@@ -17,6 +17,8 @@ begin
     update hwqueue.lease l
     set state = 'cancelled', finished_at = v_now, error = jsonb_build_object('reason', 'cancelled', 'detail', p_reason)
     where l.shard_id = p_shard and l.lease_id = p_lease;
+    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+    values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
     return 'cancelled';
   end if;
   update hwqueue.claim c

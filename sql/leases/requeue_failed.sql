@@ -17,12 +17,14 @@ begin
   v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
   v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
   for v_lease in
-    select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.queue_id = v_queue.queue_id and l.finished_at is not null and l.state = 'failed'
-      and l.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
-    order by l.finished_at
+    select l.lease_id
+    from hwqueue.finished f
+    join hwqueue.lease l on l.shard_id = f.shard_id and l.lease_id = f.lease_id and l.state = f.state
+    where f.shard_id = p_shard and f.queue_id = v_queue.queue_id and f.state = 'failed'
+      and f.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
+    order by f.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for no key update skip locked
+    for no key update of l skip locked
   loop
     perform hwqueue.requeue_lease(v_lease, p_shard);
     v_count := v_count + 1;

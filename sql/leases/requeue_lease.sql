@@ -18,6 +18,9 @@ begin
       'only failed and cancelled leases can be requeued');
   end if;
   v_now := hwqueue.clock();
+  delete from hwqueue.finished f
+  where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
+    and f.lease_id = p_lease;
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end

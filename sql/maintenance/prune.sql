@@ -19,20 +19,25 @@ begin
   v_old := array(
     select l.lease_id
     from hwqueue.queue q
+    cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
     cross join lateral (
-      select f.lease_id, f.finished_at from hwqueue.lease f
-      where f.shard_id = p_shard and f.queue_id = q.queue_id
-        and f.finished_at < v_now - case when f.state = 'failed' then q.retain_failed else q.retain_completed end
-        and f.finished_at < v_now - least(q.retain_failed, q.retain_completed)
-      order by f.finished_at limit p_limit for update skip locked
-    ) l
+      select f.lease_id from hwqueue.finished f
+      where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
+        and f.finished_at < v_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+      order by f.finished_at limit p_limit
+    ) f
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id
     where q.shard_id = p_shard
-    limit p_limit);
+    limit p_limit
+    for update of l skip locked);
   if v_old <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
     delete from hwqueue.idempotency i using hwqueue.lease l
     where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
       and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
     delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
+    delete from hwqueue.finished f using hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (v_old) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
+      and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
   end if;
   leases := cardinality(v_old);

@@ -17,6 +17,7 @@ begin
     select g from unnest(v_gone) g
     where not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = g));
   delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = any (v_gone);
+  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = any (v_gone);
   delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = any (v_gone);
 end
 $$;

@@ -29,7 +29,10 @@ begin
       where c.shard_id = p_shard and c.queue_id = v_queue_id and r.shard_id = p_shard and r.class_id = c.class_id;
       delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
       delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
+      delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id;
+      delete from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id;
+      delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;

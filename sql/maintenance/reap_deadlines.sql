@@ -19,6 +19,9 @@ begin
     set state = 'failed', finished_at = p_now,
         error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
     where l.shard_id = p_shard and l.lease_id = any (v_late);
+    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+    select p_shard, l.queue_id, 'failed', p_now, l.lease_id
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_late);
   end if;
   return cardinality(v_late);
 end

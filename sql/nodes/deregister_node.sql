@@ -14,5 +14,6 @@ begin
   v_now := hwqueue.clock();
   perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
 end
 $$;

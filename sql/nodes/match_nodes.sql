@@ -25,9 +25,10 @@ begin
   v_now := hwqueue.clock();
   return query
     select n.node_id, n.name, w.reasons = '[]',
-           hwqueue.lease_score(v_queue,
+           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
-             hwqueue.fit_score(v_class, v_reach, hwqueue.node_headroom(n, s))),
+             hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
+                               hwqueue.node_headroom(n, s))),
            w.reasons
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id

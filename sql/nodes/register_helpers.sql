@@ -62,6 +62,7 @@ begin
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,
       classes_judged = case when p_forget then '{}' else s.classes_judged end,
+      pinned_queues = case when p_forget then '{}' else s.pinned_queues end,
       claim_count = u.claim_count, cpu_used = u.cpu_used, memory_used = u.memory_used, gpu_used = u.gpu_used, custom_used = u.custom_used
   from hwqueue.node_usage_of_claims(p_node) u
   where s.shard_id = p_shard and s.node_id = p_node.node_id;

@@ -45,6 +45,7 @@ begin
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.labels, v_old.rack, v_old.resources, v_old.gpu_ids)
     is distinct from (v_node.labels, v_node.rack, v_node.resources, v_node.gpu_ids), p_shard);
+  perform hwqueue.note_edit(p_node, p_shard);
   return v_epoch;
 end
 $$;

@@ -7,5 +7,6 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
   update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
 end
 $$;

@@ -1,8 +1,8 @@
 -- The part of a node's free GPUs that a class would take, 0..1.
-create or replace function hwqueue.gpu_share(p_class hwqueue.placement_class, p_room hwqueue.headroom) returns double precision
+create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom) returns double precision
 language sql immutable parallel safe
 as $$
-  select p_class.gpu_count * case when p_class.gpu_milli > 0 then p_class.gpu_milli else 1000 end
+  select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
          / greatest(p_room.gpu_total, 1)::double precision
 $$;
 
@@ -13,16 +13,17 @@ $$;
 -- Locks: none. Raises: nothing. Idempotent: yes.
 -- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest device that a share
 -- still fits on in the sorted list of what the devices have left.
-create or replace function hwqueue.fit_score(p_class hwqueue.placement_class, p_reach double precision, p_room hwqueue.headroom)
+create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int, p_gpu_milli int,
+                                             p_reach double precision, p_room hwqueue.headroom)
 returns double precision
 language sql immutable parallel safe
 as $$
-  select case when p_class.gpu_count = 0 or p_room.gpu_total = 0 then 0 else
-    20 + 5 * least(p_class.gpu_count, 8) + 20 * (1 - coalesce(p_reach, 1))
+  select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
+    20 + 5 * least(p_gpu_count, 8) + 20 * (1 - coalesce(p_reach, 1))
     + 20 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_class, p_room) - p_class.cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
-        hwqueue.gpu_share(p_class, p_room) - p_class.memory_mib / greatest(p_room.memory_mib, 1)::double precision))
-    + case when p_class.gpu_milli = 0 then 0.5 else 0.5 * (1 - (
-        p_room.gpu_sorted[width_bucket(p_class.gpu_milli - 1, p_room.gpu_sorted) + 1] - p_class.gpu_milli) / 1000.0) end
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
+    + case when p_gpu_milli = 0 then 0.5 else 0.5 * (1 - (
+        p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
 $$;

@@ -40,6 +40,23 @@ as $$
     where c.created_xid >= p_mark)
 $$;
 
+-- Adds a batch of judged classes to what a profile may run of each queue, told in one row.
+-- Locks: the caller holds the profile's row. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard int) returns void
+language sql volatile
+as $$
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain)
+  select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
+         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null)
+  from hwqueue.profile_eligibility e
+  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
+  group by e.queue_id
+  on conflict (shard_id, profile_id, queue_id) do update
+  set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
+      task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
+      is_plain = s.is_plain and excluded.is_plain
+$$;
+
 -- Judges a batch for a profile; true when there may be more.
 -- Locks: the caller holds the profile's row; the shard's row, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard int) returns boolean
@@ -53,13 +70,15 @@ begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
     return false;
   end if;
-  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, affinity)
-  select p_shard, p_profile.profile_id, c.queue_id, c.class_id,
-         hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
+  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+    gpu_milli, gpu_wanted, custom, affinity)
+  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
   on conflict do nothing;
+  perform hwqueue.note_eligible(p_profile.profile_id, v_batch, p_shard);
   -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
   if hwqueue.refresh_reach(array(
        select b from unnest(v_batch) b
@@ -86,15 +105,18 @@ begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
     return false;
   end if;
-  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, affinity)
-  select p_shard, p_node.node_id, c.queue_id, c.class_id,
-         hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+    gpu_milli, gpu_wanted, custom, affinity)
+  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   on conflict do nothing;
   update hwqueue.node_state s
-  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard)
+  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
+      pinned_queues = array(select distinct e.queue_id from hwqueue.node_eligibility e
+                            where e.shard_id = p_shard and e.node_id = p_node.node_id)
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   return cardinality(v_batch) = 500;
 end

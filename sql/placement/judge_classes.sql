@@ -11,22 +11,22 @@ as $$
 declare
   -- read before the classes are: whatever finished below the horizon, the statements below can see
   v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_node_seen xid8 := hwqueue.valid_mark(p_state.classes_seen);
-  v_profile_seen xid8;
   v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
 begin
   extra := '[]'::jsonb;
   more := false;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
-  v_profile_seen := hwqueue.valid_mark(v_profile.classes_seen);
   -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
   perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.created_xid >= least(v_profile_seen, v_node_seen) order by c.created_xid limit 1;
+  where c.shard_id = p_shard and c.created_xid >= (
+    select least(hwqueue.valid_mark(p.classes_seen), hwqueue.valid_mark(p_state.classes_seen))
+    from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id)
+  order by c.created_xid limit 1;
   if not found then
     return;
   end if;
+  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   -- read anew: current_generation has set the marks back since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
   more := hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
@@ -37,7 +37,7 @@ begin
   else
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
              hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
-    from unnest(hwqueue.unseen_classes(v_profile_seen, v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
+    from unnest(hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
                                          false, p_shard)) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')

@@ -45,6 +45,7 @@ $$;
 create or replace function hwqueue.idle_state(p_node hwqueue.node) returns hwqueue.node_state
 language sql immutable parallel safe
 as $$
-  select row(p_node.shard_id, p_node.node_id, 1, p_node.registered_at, '0', '{}', 0, 0, 0,
-             array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}')::hwqueue.node_state
+  select s from jsonb_populate_record(null::hwqueue.node_state, jsonb_build_object(
+    'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
+    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
 $$;

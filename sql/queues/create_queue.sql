@@ -23,6 +23,7 @@ begin
   returning * into v_existing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
+    insert into hwqueue.low_water (shard_id, queue_id, class_id, version) values (p_shard, v_existing.queue_id, 0, 0);
     return;
   end if;
   v_existing := hwqueue.find_queue(p_queue, p_shard);

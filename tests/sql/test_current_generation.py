@@ -1,9 +1,8 @@
 """The generation that leads every token: it rises when the server is another one than last time."""
 
-from typing import LiteralString
-
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.sql.api import GENERATION, Api, token
 
@@ -34,6 +33,19 @@ def test_the_same_server_keeps_it(api: Api, conn: psycopg.Connection) -> None:
     assert generation(conn) == before
 
 
+def become_another_server(conn: psycopg.Connection, column: str) -> None:
+    """What was written down is another server's, which was started at another time, too."""
+    for table in ("shard", "node_state"):
+        conn.execute(
+            sql.SQL(
+                "update hwqueue.{} set server_started_at = server_started_at - interval '1 hour'"
+            ).format(sql.Identifier(table))
+        )
+    conn.execute(
+        sql.SQL("update hwqueue.shard set {0} = {0} + 1").format(sql.Identifier(column))
+    )
+
+
 @pytest.mark.parametrize("function", ["claim_task", "reap", "adopt_lease"])
 def test_another_timeline_raises_it(api: Api, conn: psycopg.Connection, function: str) -> None:
     """As after a failover: what was granted there may be lost here, and its tokens with it."""
@@ -41,7 +53,7 @@ def test_another_timeline_raises_it(api: Api, conn: psycopg.Connection, function
     old = api.running(queue, node)
     api.rows("release_lease", **token(old))
     before = generation(conn)
-    conn.execute("update hwqueue.shard set timeline = timeline + 1")
+    become_another_server(conn, "timeline")
     if function == "reap":
         api.rows("reap")
     elif function == "adopt_lease":
@@ -55,13 +67,7 @@ def test_another_timeline_raises_it(api: Api, conn: psycopg.Connection, function
 def test_reap_sees_another_server(api: Api, conn: psycopg.Connection, column: str) -> None:
     api.rows("reap")
     before = generation(conn)
-    changes: dict[str, LiteralString] = {
-        # a dump that was loaded elsewhere: that server was started at another time, too
-        "system_identifier": "update hwqueue.shard set system_identifier = system_identifier + 1,"
-        " server_started_at = server_started_at - interval '1 hour'",
-        "timeline": "update hwqueue.shard set timeline = timeline + 1",
-    }
-    conn.execute(changes[column])
+    become_another_server(conn, column)
     api.rows("reap")
     assert generation(conn) == before + 1
     api.rows("reap")

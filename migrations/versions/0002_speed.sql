@@ -1,0 +1,105 @@
+-- What a claim filters and scores by stands beside "may run": one row read a class instead of three.
+-- Both tables are a memory of what was judged; it is judged anew by the next claims.
+delete from hwqueue.profile_eligibility;
+delete from hwqueue.node_eligibility;
+update hwqueue.profile set classes_seen = '0', classes_judged = '{}';
+update hwqueue.node_state set classes_seen = '0', classes_judged = '{}';
+
+alter table hwqueue.profile_eligibility
+  add column task_name text not null,
+  add column cpu_milli bigint not null,
+  add column memory_mib bigint not null,
+  add column gpu_count int not null,
+  add column gpu_milli int not null,
+  add column gpu_wanted uuid[] not null,
+  add column custom jsonb;
+alter table hwqueue.node_eligibility
+  add column task_name text not null,
+  add column cpu_milli bigint not null,
+  add column memory_mib bigint not null,
+  add column gpu_count int not null,
+  add column gpu_milli int not null,
+  add column gpu_wanted uuid[] not null,
+  add column custom jsonb;
+
+-- All that a profile may run of a queue in one row, for claims that need nothing else.
+create table hwqueue.profile_queue (
+  shard_id int not null,
+  profile_id bigint not null,
+  queue_id int not null,
+  classes bigint[] not null,
+  task_names text[] not null,
+  is_plain boolean not null,
+  primary key (shard_id, profile_id, queue_id)
+);
+comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
+comment on column hwqueue.profile_queue.task_names is 'up to 50 of their tasks, each once; 51 when there are more';
+comment on column hwqueue.profile_queue.is_plain is 'none of them is liked more or less, or needs a GPU or a custom countable';
+
+-- What a claim must know of a node that counts nothing stands in the row that it locks.
+alter table hwqueue.node_state
+  add column profile_id bigint,
+  add column is_plain boolean not null default false,
+  add column heartbeat_timeout interval,
+  add column pinned_queues int[] not null default '{}',
+  add column generation bigint not null default 0,
+  add column server_started_at timestamptz;
+comment on column hwqueue.node_state.is_plain is
+  'registered, not cordoned, and nothing of it is counted: then profile_id and heartbeat_timeout are those of the node';
+comment on column hwqueue.node_state.pinned_queues is 'queues in which node_eligibility has rows of this node';
+comment on column hwqueue.node_state.generation is 'of the shard, as long as the server has not been started since server_started_at';
+update hwqueue.node_state s
+set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
+    is_plain = n.deregistered_at is null and n.cordoned_at is null and n.slots is null and n.cpu_milli is null and n.memory_mib is null
+               and n.gpu_ids = '{}' and n.custom = '{}'
+from hwqueue.node n
+where n.shard_id = s.shard_id and n.node_id = s.node_id;
+
+-- Where the live entries of an order begin, one mark for each tier and rank: below it nothing lives and nothing can come.
+-- class_id 0: the order of the whole queue. Rows are added and deleted; the newest version counts.
+create table hwqueue.low_water (
+  shard_id int not null,
+  queue_id int not null,
+  class_id bigint not null,
+  version bigint not null,
+  tiers smallint[] not null default '{}',
+  ranks bigint[] not null default '{}',
+  positions bigint[] not null default '{}',
+  moved bigint[] not null default '{}',
+  drawn_position bigint not null default 0,
+  drawn_before xid8 not null default '0',
+  primary key (shard_id, queue_id, class_id, version)
+) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+comment on column hwqueue.low_water.drawn_position is
+  'positions up to this one were drawn by transactions below drawn_before: once those have ended, marks may go up to it';
+insert into hwqueue.low_water (shard_id, queue_id, class_id, version)
+select q.shard_id, q.queue_id, 0, 0 from hwqueue.queue q;
+
+-- Postgres parses a table's checks again for every statement that writes to it: a sixth of a claim. What they said is kept by the
+-- functions, the only way in, and by the tests.
+alter table hwqueue.claim drop constraint claim_check, drop constraint claim_stop_reason_check;
+
+-- Finished leases by age, apart, so that the last update of a lease changes no index and stays on its page.
+create table hwqueue.finished (
+  shard_id int not null,
+  queue_id int not null,
+  state text not null,
+  finished_at timestamptz not null,
+  lease_id uuid not null,
+  primary key (shard_id, queue_id, state, finished_at, lease_id)
+);
+insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+select l.shard_id, l.queue_id, l.state, l.finished_at, l.lease_id from hwqueue.lease l where l.finished_at is not null;
+drop index hwqueue.lease_finished;
+
+drop function if exists hwqueue.claim_leases(hwqueue.node_state, hwqueue.queue[], int, text[], interval, timestamptz, int);
+drop function if exists hwqueue.claim_candidates(hwqueue.node, hwqueue.headroom, hwqueue.queue[], text[], jsonb, int, int, timestamptz, int);
+drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, hwqueue.queue[], text[], jsonb, int);
+drop function if exists hwqueue.ready_front(hwqueue.queue[], bigint[], int, timestamptz, int);
+drop function if exists hwqueue.grant_lease(hwqueue.ready, boolean, hwqueue.node, interval, bigint, timestamptz, int, hwqueue.node_state);
+drop function if exists hwqueue.open_queues(text[], int);
+drop function if exists hwqueue.check_claim_arguments(text[], int, interval);
+drop function if exists hwqueue.lease_score(hwqueue.queue, double precision, double precision);
+drop function if exists hwqueue.fit_score(hwqueue.placement_class, double precision, hwqueue.headroom);
+drop function if exists hwqueue.gpu_share(hwqueue.placement_class, hwqueue.headroom);
+drop function if exists hwqueue.judge_classes(hwqueue.node, hwqueue.node_state, int);

@@ -1,0 +1,34 @@
+-- Locks the oldest entries of a lane, up to p_limit of them, and gives their places. Looks further back while all that it saw is held
+-- by others.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.take_lane(p_classes bigint[], p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int)
+returns tid[]
+language plpgsql volatile
+as $$
+declare
+  v_depth int := p_limit + 8;  -- the first may be held by others
+  v_places tid[];
+begin
+  loop
+    v_places := array(
+      select r.ctid
+      from (
+        select h.place
+        from unnest(p_classes) k(class_id)
+        cross join lateral (
+          select x.ctid as place, x.position from hwqueue.ready x
+          where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+            and (x.deadline is null or x.deadline > p_now)
+          order by x.position limit v_depth
+        ) h
+        order by h.position limit v_depth
+      ) c
+      join hwqueue.ready r on r.ctid = c.place
+      limit p_limit
+      for update of r skip locked);
+    exit when v_places <> '{}' or v_depth > 4096;
+    v_depth := v_depth * 8;
+  end loop;
+  return v_places;
+end
+$$;
