@@ -394,7 +394,7 @@ begin
     perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to ten years, got %s', p_claim_timeout),
       jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
   end if;
-  return hwqueue.check_queue_names(p_queues);
+  return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1 or hwqueue.check_queue_names(p_queues);
 end
 $$;
 
@@ -786,6 +786,7 @@ declare
   v_moves boolean := hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
+  v_queue record;
   v_queue_ids int[];
   v_now timestamptz;
   v_generation bigint;
@@ -803,12 +804,12 @@ begin
   if v_state.node_epoch is distinct from p_epoch then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
-  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
+  v_queue := hwqueue.only_queue(p_queues, p_shard);
+  v_queue_ids := case when v_queue.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_queue.queue_id] end;
   v_now := hwqueue.clock();
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
-  v_is_plain := v_state.is_plain and v_state.generation = v_generation and cardinality(v_queue_ids) = 1
-                and v_queue_ids[1] <> all (v_state.pinned_queues);
+  v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
   if found then
@@ -818,9 +819,9 @@ begin
   shard_id := p_shard;
   while v_left > 0 loop
     if v_is_plain then
-      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue_ids[1], p_tasks, v_left, v_now, p_shard);
+      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size, v_left, v_now, p_shard);
     end if;
-    if not v_is_plain or v_places = '{}' then
+    if v_is_plain is distinct from true or v_places = '{}' then
       v_is_plain := false;
       v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
       v_places := v_pick.places;
@@ -843,7 +844,8 @@ begin
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;
     end if;
-    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard);
+    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard,
+                                   v_queue.name, v_queue.claim_timeout);
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
     attempt := v_entry.attempt_count + 1;
@@ -1541,25 +1543,22 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_start(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) RETURNS record
-    LANGUAGE plpgsql
+CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) RETURNS record
+    LANGUAGE plpgsql STABLE
     AS $$
-declare
-  v_count int;
 begin
-  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_count, tier, rank, "position"
-  from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  is_entry := false;
-  if v_count = 1 then
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (front_start.tier, front_start.rank)
-    order by r.tier, r.rank limit 1;
-    if not found then
-      return;
-    end if;
-  end if;
-  select f.tier, f.rank, f.position, f.is_entry into tier, rank, "position", is_entry from hwqueue.queue_front(p_queue_id, p_shard) f;
+  select f.tier, f.rank, f.score, array_agg(f.position order by f.position) into tier, rank, score, positions
+  from (
+    select w.tier, w.rank, w.position, p_scores[array_position(p_classes, w.class_id)] as score
+    from unnest(p_queue_ids) q(queue_id)
+    cross join lateral (
+      select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = q.queue_id
+      order by r.tier, r.rank, r.position limit p_window
+    ) w
+    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)
+  ) f
+  group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
 end
 $$;
 
@@ -1663,17 +1662,19 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', au
 
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
-CREATE FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
+CREATE FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, INOUT queue text, INOUT queue_timeout interval, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_timeout interval;
 begin
-  select q.name, l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout)
-  into queue, task_name, params, headers, v_timeout
-  from hwqueue.lease l
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = p_entry.lease_id;
+  if queue is null then
+    select q.name, q.claim_timeout into queue, queue_timeout
+    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
+  end if;
+  select l.task_name, l.params, l.headers, l.claim_timeout into task_name, params, headers, v_timeout
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_entry.lease_id;
+  v_timeout := coalesce(v_timeout, p_claim_timeout, queue_timeout);
   expires_at := p_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                              claimed_at, expires_at, check_at, assignment)
@@ -1993,6 +1994,7 @@ begin
   update hwqueue.profile p
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+  update hwqueue.profile_queue s set classes_seen = v_mark where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
   return cardinality(v_batch) = 500;
 end
 $$;
@@ -2258,6 +2260,30 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_task_names text[], p_tasks text[], p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if cardinality(p_classes) <= 200 and (p_tasks is null or cardinality(p_task_names) <= 50 and p_task_names <@ p_tasks) then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  end if;
+  return array(
+    select r.ctid from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+      and exists (select 1 from hwqueue.profile_eligibility e
+                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
+                    and (p_tasks is null or e.task_name = any (p_tasks)))
+      and (r.deadline is null or r.deadline > p_now)
+    order by r.position limit p_limit
+    for update skip locked);
+end
+$$;
+
 CREATE FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2424,28 +2450,30 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_front hwqueue.ready[];
+  v_front record;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
-    v_front := hwqueue.ready_front(p_queue_ids, p_classes, p_window, p_now, p_shard);
-    select f.tier, f.rank, max(p_scores[array_position(p_classes, f.class_id)]) into tier, rank, score
-    from unnest(v_front) f group by f.tier, f.rank order by f.tier, f.rank limit 1;
-  end if;
-  if tier is not null then
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_window, p_now, p_shard);
+    tier := v_front.tier;
+    rank := v_front.rank;
+    score := v_front.score;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
-      exit when p_scores[i] <= score;
+      exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
-        exit;
       end if;
     end loop;
-  else
+    if score = v_front.score then
+      positions := v_front.positions;
+    end if;
+  end if;
+  if tier is null then
     select h.tier, h.rank, k.score into tier, rank, score
     from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
     cross join lateral (
@@ -2457,9 +2485,8 @@ begin
     order by h.tier, h.rank, k.score desc limit 1;
   end if;
   if tier is not null then
-    classes := array(
-      select k.class_id from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinal)
-      where k.score = next_lane.score and (k.ordinal <= p_probe or exists (select 1 from unnest(v_front) f where f.class_id = k.class_id)));
+    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+                     where k.score = next_lane.score);
   end if;
 end
 $$;
@@ -2905,9 +2932,9 @@ $$;
 CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain)
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain, classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
-         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null)
+         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null), '0'
   from hwqueue.profile_eligibility e
   where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
   group by e.queue_id
@@ -2937,9 +2964,22 @@ begin
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
+    update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
   return hwqueue.next_generation(v_shard, p_timeline, v_system);
+end
+$$;
+
+CREATE FUNCTION hwqueue.only_queue(p_queues text[], p_shard integer, OUT queue_id integer, OUT window_size integer, OUT claim_timeout interval, OUT name text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if cardinality(p_queues) = 1 then
+    select q.queue_id, q.window_size, q.claim_timeout, q.name into queue_id, window_size, claim_timeout, name
+    from hwqueue.queue q
+    where q.shard_id = p_shard and q.name = p_queues[1] and q.dropped_at is null and q.paused_at is null;
+  end if;
 end
 $$;
 
@@ -3377,7 +3417,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) RETURNS record
+CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3386,7 +3426,6 @@ begin
   select w.tiers, w.ranks, w.positions into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  is_entry := true;
   for i in 0 .. cardinality(v_marks.tiers) loop
     select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
@@ -3433,22 +3472,6 @@ begin
       jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
   end if;
   return v_node;
-end
-$$;
-
-CREATE FUNCTION hwqueue.ready_front(p_queue_ids integer[], p_classes bigint[], p_window integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.ready[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return array(
-    select w
-    from unnest(p_queue_ids) q(queue_id)
-    cross join lateral (
-      select r.* from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = q.queue_id
-      order by r.tier, r.rank, r.position limit p_window
-    ) w
-    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now));
 end
 $$;
 
@@ -4314,7 +4337,7 @@ begin
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -4373,19 +4396,20 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
+  v_reach int := greatest(p_window, p_limit) - 1;
   v_eligible record;
-  v_start record;
-  v_places tid[];
+  v_tier smallint;
+  v_rank bigint;
+  v_position bigint;
+  v_marks int;
+  v_places tid[] := '{}';
 begin
-  select s.is_plain, s.classes, s.task_names, p.classes_seen, greatest(q.window_size, p_limit) as reach into v_eligible
-  from hwqueue.profile p
-  join hwqueue.profile_queue s on s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_queue_id
-  where p.shard_id = p_shard and p.profile_id = p_profile_id;
+  select s.is_plain, s.classes, s.task_names, s.classes_seen into v_eligible
+  from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
   if v_eligible.is_plain is distinct from true then
     return '{}';
   end if;
@@ -4394,49 +4418,46 @@ begin
   if found then
     return '{}';
   end if;
-  v_start := hwqueue.front_start(p_queue_id, p_shard);
-  loop
-    if cardinality(v_eligible.classes) <= 200
-       and (p_tasks is null or cardinality(v_eligible.task_names) <= 50 and v_eligible.task_names <@ p_tasks) then
-      v_places := array(
-        select r.ctid from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_start.tier and r.rank = v_start.rank
-          and r.position between v_start.position and v_start.position + v_eligible.reach - 1
-          and r.class_id = any (v_eligible.classes) and (r.deadline is null or r.deadline > p_now)
-        order by r.position limit p_limit
-        for update skip locked);
-    else
-      v_places := array(
-        select r.ctid from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_start.tier and r.rank = v_start.rank
-          and r.position between v_start.position and v_start.position + v_eligible.reach - 1
-          and exists (select 1 from hwqueue.profile_eligibility e
-                      where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
-                        and (p_tasks is null or e.task_name = any (p_tasks)))
-          and (r.deadline is null or r.deadline > p_now)
-        order by r.position limit p_limit
-        for update skip locked);
+  -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
+  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
+  from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  if v_marks = 1 then
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (v_tier, v_rank)
+    order by r.tier, r.rank limit 1;
+    if not found then
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
+                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
-    if v_places <> '{}' or v_start.is_entry then
-      return v_places;
+  end if;
+  if v_places = '{}' then
+    -- marks lag behind: from the first entry that lives
+    select f.tier, f.rank, f.position into v_tier, v_rank, v_position from hwqueue.queue_front(p_queue_id, p_shard) f;
+    if v_tier is not null then
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
+                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
-    -- the mark is far behind: once more, from the first entry that lives
-    v_start := hwqueue.queue_front(p_queue_id, p_shard);
-    if v_start.tier is null then
-      return '{}';
-    end if;
-  end loop;
+  end if;
+  return v_places;
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
-  v_depth int := p_limit + 8;  -- the first may be held by others
+  v_depth int := p_limit;
   v_places tid[];
 begin
-  loop
+  v_places := array(
+    select r.ctid
+    from unnest(p_positions) with ordinality f(position, ordinal)
+    cross join unnest(p_queue_ids) q(queue_id)
+    join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
+    order by f.ordinal limit p_limit
+    for update of r skip locked);
+  while v_places = '{}' and v_depth <= 4096 loop
     v_places := array(
       select r.ctid
       from (
@@ -4453,7 +4474,6 @@ begin
       join hwqueue.ready r on r.ctid = c.place
       limit p_limit
       for update of r skip locked);
-    exit when v_places <> '{}' or v_depth > 4096;
     v_depth := v_depth * 8;
   end loop;
   return v_places;
@@ -4824,7 +4844,8 @@ CREATE TABLE hwqueue.profile_queue (
     queue_id integer NOT NULL,
     classes bigint[] NOT NULL,
     task_names text[] NOT NULL,
-    is_plain boolean NOT NULL
+    is_plain boolean NOT NULL,
+    classes_seen xid8 NOT NULL
 );
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
@@ -4832,6 +4853,8 @@ COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when 
 COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
 
 COMMENT ON COLUMN hwqueue.profile_queue.is_plain IS 'none of them is liked more or less, or needs a GPU or a custom countable';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
@@ -5114,7 +5137,7 @@ REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint
 
 REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_shard integer, OUT classes bigint[], OUT scores double precision[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_start(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -5127,7 +5150,7 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli intege
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, INOUT queue text, INOUT queue_timeout interval, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -5202,6 +5225,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_task_names text[], p_tasks text[], p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
@@ -5221,7 +5246,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -5261,6 +5286,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.only_queue(p_queues text[], p_shard integer, OUT queue_id integer, OUT window_size integer, OUT claim_timeout interval, OUT name text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
@@ -5293,13 +5320,11 @@ REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_entry boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.ready_front(p_queue_ids integer[], p_classes bigint[], p_window integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_worker;
@@ -5399,9 +5424,9 @@ REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double pre
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_state hwqueue.node_state, OUT assignment jsonb) FROM PUBLIC;
 

@@ -30,10 +30,12 @@ create table hwqueue.profile_queue (
   classes bigint[] not null,
   task_names text[] not null,
   is_plain boolean not null,
+  classes_seen xid8 not null,
   primary key (shard_id, profile_id, queue_id)
 );
 comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
 comment on column hwqueue.profile_queue.task_names is 'up to 50 of their tasks, each once; 51 when there are more';
+comment on column hwqueue.profile_queue.classes_seen is 'that of the profile';
 comment on column hwqueue.profile_queue.is_plain is 'none of them is liked more or less, or needs a GPU or a custom countable';
 
 -- What a claim must know of a node that counts nothing stands in the row that it locks.

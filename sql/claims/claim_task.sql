@@ -17,6 +17,7 @@ declare
   v_moves boolean := hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
+  v_queue record;
   v_queue_ids int[];
   v_now timestamptz;
   v_generation bigint;
@@ -34,12 +35,12 @@ begin
   if v_state.node_epoch is distinct from p_epoch then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
-  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
+  v_queue := hwqueue.only_queue(p_queues, p_shard);
+  v_queue_ids := case when v_queue.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_queue.queue_id] end;
   v_now := hwqueue.clock();
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
-  v_is_plain := v_state.is_plain and v_state.generation = v_generation and cardinality(v_queue_ids) = 1
-                and v_queue_ids[1] <> all (v_state.pinned_queues);
+  v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
   if found then
@@ -49,9 +50,9 @@ begin
   shard_id := p_shard;
   while v_left > 0 loop
     if v_is_plain then
-      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue_ids[1], p_tasks, v_left, v_now, p_shard);
+      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size, v_left, v_now, p_shard);
     end if;
-    if not v_is_plain or v_places = '{}' then
+    if v_is_plain is distinct from true or v_places = '{}' then
       v_is_plain := false;
       v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
       v_places := v_pick.places;
@@ -74,7 +75,8 @@ begin
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;
     end if;
-    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard);
+    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard,
+                                   v_queue.name, v_queue.claim_timeout);
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
     attempt := v_entry.attempt_count + 1;

@@ -28,7 +28,7 @@ $$;
 
 -- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by them is
 -- judged anew. The new generation follows from the row and the server alone: whoever cannot lock the row uses it unwritten.
--- Locks: the shard's row, skip locked; on another server the rows of profile, node_state, placement_class. Raises: nothing.
+-- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class. Raises: nothing.
 -- Idempotent: yes.
 create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
 language plpgsql volatile
@@ -50,6 +50,7 @@ begin
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
+    update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
   return hwqueue.next_generation(v_shard, p_timeline, v_system);

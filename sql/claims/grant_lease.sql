@@ -1,18 +1,20 @@
--- Turns a ready entry that the caller has locked and deleted into a claim.
+-- Turns a ready entry that the caller has locked and deleted into a claim. Reads its queue's name and timeout if they are not given.
 -- Locks: none. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval,
-  p_generation bigint, p_now timestamptz, p_shard int, out queue text, out task_name text, out params jsonb, out headers jsonb,
+  p_generation bigint, p_now timestamptz, p_shard int, inout queue text, inout queue_timeout interval, out task_name text, out params jsonb, out headers jsonb,
   out expires_at timestamptz)
 language plpgsql volatile
 as $$
 declare
   v_timeout interval;
 begin
-  select q.name, l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout)
-  into queue, task_name, params, headers, v_timeout
-  from hwqueue.lease l
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = p_entry.lease_id;
+  if queue is null then
+    select q.name, q.claim_timeout into queue, queue_timeout
+    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
+  end if;
+  select l.task_name, l.params, l.headers, l.claim_timeout into task_name, params, headers, v_timeout
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_entry.lease_id;
+  v_timeout := coalesce(v_timeout, p_claim_timeout, queue_timeout);
   expires_at := p_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                              claimed_at, expires_at, check_at, assignment)

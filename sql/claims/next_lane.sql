@@ -1,33 +1,36 @@
 -- A lane is what claims cannot tell apart but by age: the ready entries of one tier and rank whose classes score the same.
 -- Gives the best lane that has an entry, by tier, rank, score (higher first); with p_after_*, the best one after that lane.
--- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of them; with more classes than
--- that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the best tier and rank there
--- is, and only a class with a better score could come first.
+-- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of them; with more classes
+-- than that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the
+-- best tier and rank there is, and only a class with a better score could come first.
+-- positions: of the lane's entries at the front, where it looked there and found the lane.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out score double precision, out classes bigint[])
+  out tier smallint, out rank bigint, out score double precision, out classes bigint[], out positions bigint[])
 language plpgsql stable
 as $$
 declare
-  v_front hwqueue.ready[];
+  v_front record;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
-    v_front := hwqueue.ready_front(p_queue_ids, p_classes, p_window, p_now, p_shard);
-    select f.tier, f.rank, max(p_scores[array_position(p_classes, f.class_id)]) into tier, rank, score
-    from unnest(v_front) f group by f.tier, f.rank order by f.tier, f.rank limit 1;
-  end if;
-  if tier is not null then
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_window, p_now, p_shard);
+    tier := v_front.tier;
+    rank := v_front.rank;
+    score := v_front.score;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
-      exit when p_scores[i] <= score;
+      exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
-        exit;
       end if;
     end loop;
-  else
+    if score = v_front.score then
+      positions := v_front.positions;
+    end if;
+  end if;
+  if tier is null then
     select h.tier, h.rank, k.score into tier, rank, score
     from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
     cross join lateral (
@@ -39,28 +42,30 @@ begin
     order by h.tier, h.rank, k.score desc limit 1;
   end if;
   if tier is not null then
-    classes := array(
-      select k.class_id from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinal)
-      where k.score = next_lane.score and (k.ordinal <= p_probe or exists (select 1 from unnest(v_front) f where f.class_id = k.class_id)));
+    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+                     where k.score = next_lane.score);
   end if;
 end
 $$;
 
--- Of the first p_window entries of each queue's order, those of these classes.
+-- The best lane among the first p_window entries of each queue's order, with the positions of its entries there.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.ready_front(p_queue_ids int[], p_classes bigint[], p_window int, p_now timestamptz, p_shard int)
-returns hwqueue.ready[]
+create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_window int,
+  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[])
 language plpgsql stable
 as $$
 begin
-  return array(
-    select w
+  select f.tier, f.rank, f.score, array_agg(f.position order by f.position) into tier, rank, score, positions
+  from (
+    select w.tier, w.rank, w.position, p_scores[array_position(p_classes, w.class_id)] as score
     from unnest(p_queue_ids) q(queue_id)
     cross join lateral (
-      select r.* from hwqueue.ready r
+      select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = q.queue_id
       order by r.tier, r.rank, r.position limit p_window
     ) w
-    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now));
+    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)
+  ) f
+  group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
 end
 $$;

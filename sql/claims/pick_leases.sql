@@ -49,7 +49,7 @@ begin
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

@@ -1,21 +1,22 @@
 -- Locks the oldest entries of the best tier and rank of a queue that a plain node may run, up to p_limit of them, and gives their
 -- places; no places: they are not at the front, or what the node may run of this queue is not all alike to it, see pick_leases.
--- Walks a stretch of as many positions as the queue's window has entries: some may be other queues'.
+-- Walks a stretch of p_window positions (more for a larger batch): no more entries than that, less where other queues share them.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_limit int,
-                                              p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_window int,
+                                              p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
+  v_reach int := greatest(p_window, p_limit) - 1;
   v_eligible record;
-  v_start record;
-  v_places tid[];
+  v_tier smallint;
+  v_rank bigint;
+  v_position bigint;
+  v_marks int;
+  v_places tid[] := '{}';
 begin
-  select s.is_plain, s.classes, s.task_names, p.classes_seen, greatest(q.window_size, p_limit) as reach into v_eligible
-  from hwqueue.profile p
-  join hwqueue.profile_queue s on s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_queue_id
-  where p.shard_id = p_shard and p.profile_id = p_profile_id;
+  select s.is_plain, s.classes, s.task_names, s.classes_seen into v_eligible
+  from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
   if v_eligible.is_plain is distinct from true then
     return '{}';
   end if;
@@ -24,37 +25,55 @@ begin
   if found then
     return '{}';
   end if;
-  v_start := hwqueue.front_start(p_queue_id, p_shard);
-  loop
-    if cardinality(v_eligible.classes) <= 200
-       and (p_tasks is null or cardinality(v_eligible.task_names) <= 50 and v_eligible.task_names <@ p_tasks) then
-      v_places := array(
-        select r.ctid from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_start.tier and r.rank = v_start.rank
-          and r.position between v_start.position and v_start.position + v_eligible.reach - 1
-          and r.class_id = any (v_eligible.classes) and (r.deadline is null or r.deadline > p_now)
-        order by r.position limit p_limit
-        for update skip locked);
-    else
-      v_places := array(
-        select r.ctid from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_start.tier and r.rank = v_start.rank
-          and r.position between v_start.position and v_start.position + v_eligible.reach - 1
-          and exists (select 1 from hwqueue.profile_eligibility e
-                      where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
-                        and (p_tasks is null or e.task_name = any (p_tasks)))
-          and (r.deadline is null or r.deadline > p_now)
-        order by r.position limit p_limit
-        for update skip locked);
+  -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
+  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
+  from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  if v_marks = 1 then
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (v_tier, v_rank)
+    order by r.tier, r.rank limit 1;
+    if not found then
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
+                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
-    if v_places <> '{}' or v_start.is_entry then
-      return v_places;
+  end if;
+  if v_places = '{}' then
+    -- marks lag behind: from the first entry that lives
+    select f.tier, f.rank, f.position into v_tier, v_rank, v_position from hwqueue.queue_front(p_queue_id, p_shard) f;
+    if v_tier is not null then
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
+                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
-    -- the mark is far behind: once more, from the first entry that lives
-    v_start := hwqueue.queue_front(p_queue_id, p_shard);
-    if v_start.tier is null then
-      return '{}';
-    end if;
-  end loop;
+  end if;
+  return v_places;
+end
+$$;
+
+-- Locks the oldest entries of a tier and rank between two positions that a profile may run; gives their places.
+-- p_classes, p_task_names: those of profile_queue.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_task_names text[], p_tasks text[],
+  p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+begin
+  if cardinality(p_classes) <= 200 and (p_tasks is null or cardinality(p_task_names) <= 50 and p_task_names <@ p_tasks) then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  end if;
+  return array(
+    select r.ctid from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+      and exists (select 1 from hwqueue.profile_eligibility e
+                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
+                    and (p_tasks is null or e.task_name = any (p_tasks)))
+      and (r.deadline is null or r.deadline > p_now)
+    order by r.position limit p_limit
+    for update skip locked);
 end
 $$;

@@ -1,15 +1,22 @@
--- Locks the oldest entries of a lane, up to p_limit of them, and gives their places. Looks further back while all that it saw is held
--- by others.
+-- Locks the oldest entries of a lane, up to p_limit of them, and gives their places: those at the front (p_positions) if they can be
+-- had, else by class, looking further back while all that it saw is held by others.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_lane(p_classes bigint[], p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int)
-returns tid[]
+create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids int[], p_tier smallint, p_rank bigint,
+                                             p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
-  v_depth int := p_limit + 8;  -- the first may be held by others
+  v_depth int := p_limit;
   v_places tid[];
 begin
-  loop
+  v_places := array(
+    select r.ctid
+    from unnest(p_positions) with ordinality f(position, ordinal)
+    cross join unnest(p_queue_ids) q(queue_id)
+    join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
+    order by f.ordinal limit p_limit
+    for update of r skip locked);
+  while v_places = '{}' and v_depth <= 4096 loop
     v_places := array(
       select r.ctid
       from (
@@ -26,7 +33,6 @@ begin
       join hwqueue.ready r on r.ctid = c.place
       limit p_limit
       for update of r skip locked);
-    exit when v_places <> '{}' or v_depth > 4096;
     v_depth := v_depth * 8;
   end loop;
   return v_places;

@@ -45,9 +45,9 @@ $$;
 create or replace function hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard int) returns void
 language sql volatile
 as $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain)
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain, classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
-         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null)
+         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null), '0'
   from hwqueue.profile_eligibility e
   where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
   group by e.queue_id
@@ -88,6 +88,7 @@ begin
   update hwqueue.profile p
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+  update hwqueue.profile_queue s set classes_seen = v_mark where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
   return cardinality(v_batch) = 500;
 end
 $$;
