@@ -142,6 +142,7 @@ CREATE TABLE hwqueue.node_state (
     custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
     profile_id bigint,
     is_plain boolean DEFAULT false NOT NULL,
+    is_counted boolean DEFAULT false NOT NULL,
     heartbeat_timeout interval,
     pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
@@ -157,7 +158,9 @@ COMMENT ON COLUMN hwqueue.node_state.claim_count IS 'counted claims; claims that
 
 COMMENT ON COLUMN hwqueue.node_state.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
 
-COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, and nothing of it is counted: then profile_id and heartbeat_timeout are those of the node';
+COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
+
+COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set something aside';
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
@@ -797,7 +800,7 @@ declare
   v_entry hwqueue.ready;
   v_taken record;
   v_grant record;
-  v_is_counted boolean := false;
+  v_node hwqueue.node;
   v_changed boolean := false;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -810,6 +813,9 @@ begin
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
+  if v_state.is_counted then
+    v_node := hwqueue.read_node(p_node, p_shard);
+  end if;
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
   if found then
@@ -819,14 +825,15 @@ begin
   shard_id := p_shard;
   while v_left > 0 loop
     if v_is_plain then
-      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size, v_left, v_now, p_shard);
+      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size,
+        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_state) end,
+        case when v_state.is_counted then 1 else v_left end, v_now, p_shard);
     end if;
     if v_is_plain is distinct from true or v_places = '{}' then
       v_is_plain := false;
       v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
       v_places := v_pick.places;
       score := v_pick.score;
-      v_is_counted := v_pick.is_counted;
     end if;
     exit when v_places = '{}';
     v_left := v_left - cardinality(v_places);
@@ -838,8 +845,8 @@ begin
       continue;
     end if;
     delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
-    if v_is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_pick.node, p_shard, v_state);
+    if v_state.is_counted then
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_state);
       v_state := v_taken.p_state;
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;
@@ -2260,24 +2267,50 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_task_names text[], p_tasks text[], p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE TABLE hwqueue.profile_queue (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    classes bigint[] NOT NULL,
+    task_names text[] NOT NULL,
+    most_cpu_milli bigint NOT NULL,
+    most_memory_mib bigint NOT NULL,
+    is_even boolean NOT NULL,
+    classes_seen xid8 NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
+
+COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
+
+CREATE FUNCTION hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 begin
-  if cardinality(p_classes) <= 200 and (p_tasks is null or cardinality(p_task_names) <= 50 and p_task_names <@ p_tasks) then
+  if cardinality(p_eligible.classes) <= 200
+     and (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
+     and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
     return array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
-        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+    where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+      and r.position between p_from and p_to
       and exists (select 1 from hwqueue.profile_eligibility e
-                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
-                    and (p_tasks is null or e.task_name = any (p_tasks)))
+                  where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+                    and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                    and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
       and (r.deadline is null or r.deadline > p_now)
     order by r.position limit p_limit
     for update skip locked);
@@ -2923,7 +2956,8 @@ CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
 begin
   update hwqueue.node_state s
   set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
-      is_plain = n.deregistered_at is null and n.cordoned_at is null and not hwqueue.is_counted(n)
+      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
+      is_counted = hwqueue.is_counted(n)
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
 end
@@ -2932,16 +2966,19 @@ $$;
 CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, is_plain, classes_seen)
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, is_even,
+                                          classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
-         bool_and(e.affinity = 0 and e.gpu_count = 0 and e.custom is null), '0'
+         max(e.cpu_milli), max(e.memory_mib), bool_and(e.affinity = 0), '0'
   from hwqueue.profile_eligibility e
-  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
+  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch) and e.gpu_count = 0 and e.custom is null
   group by e.queue_id
   on conflict (shard_id, profile_id, queue_id) do update
   set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
       task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
-      is_plain = s.is_plain and excluded.is_plain
+      most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
+      most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
+      is_even = s.is_even and excluded.is_even
 $$;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
@@ -3112,28 +3149,27 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT node hwqueue.node, OUT is_counted boolean) RETURNS record
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
+  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
   v_judged record;
   v_fit record;
   v_policy record;
   v_best record;
 begin
   places := '{}';
-  node := hwqueue.read_node(p_state.node_id, p_shard);
-  is_counted := hwqueue.is_counted(node);
-  if node.cordoned_at is not null or p_queue_ids = '{}' then
+  if v_node.cordoned_at is not null or p_queue_ids = '{}' then
     return;
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
-    v_judged := hwqueue.judge_classes(node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(node, hwqueue.node_headroom(node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
+    v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
+    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
     if v_fit.classes <> '{}' then
-      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when is_counted then 1 else p_limit end,
+      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
@@ -4396,21 +4432,21 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
   v_reach int := greatest(p_window, p_limit) - 1;
-  v_eligible record;
+  v_eligible hwqueue.profile_queue;
   v_tier smallint;
   v_rank bigint;
   v_position bigint;
   v_marks int;
   v_places tid[] := '{}';
 begin
-  select s.is_plain, s.classes, s.task_names, s.classes_seen into v_eligible
+  select s.* into v_eligible
   from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
-  if v_eligible.is_plain is distinct from true then
+  if v_eligible.is_even is distinct from true then
     return '{}';
   end if;
   perform 1 from hwqueue.placement_class c
@@ -4427,16 +4463,14 @@ begin
     where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (v_tier, v_rank)
     order by r.tier, r.rank limit 1;
     if not found then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
-                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   if v_places = '{}' then
     -- marks lag behind: from the first entry that lives
     select f.tier, f.rank, f.position into v_tier, v_rank, v_position from hwqueue.queue_front(p_queue_id, p_shard) f;
     if v_tier is not null then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
-                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;
@@ -4838,24 +4872,6 @@ ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
-CREATE TABLE hwqueue.profile_queue (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    classes bigint[] NOT NULL,
-    task_names text[] NOT NULL,
-    is_plain boolean NOT NULL,
-    classes_seen xid8 NOT NULL
-);
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.is_plain IS 'none of them is liked more or less, or needs a GPU or a custom countable';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
-
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
     START WITH 1
@@ -5225,7 +5241,7 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_task_names text[], p_tasks text[], p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5298,7 +5314,7 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT node hwqueue.node, OUT is_counted boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -5424,7 +5440,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double pre
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

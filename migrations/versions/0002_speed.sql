@@ -22,38 +22,43 @@ alter table hwqueue.node_eligibility
   add column gpu_wanted uuid[] not null,
   add column custom jsonb;
 
--- All that a profile may run of a queue in one row, for claims that need nothing else.
+-- All that nodes of a profile without GPUs and custom countables may run of a queue, in one row.
 create table hwqueue.profile_queue (
   shard_id int not null,
   profile_id bigint not null,
   queue_id int not null,
   classes bigint[] not null,
   task_names text[] not null,
-  is_plain boolean not null,
+  most_cpu_milli bigint not null,
+  most_memory_mib bigint not null,
+  is_even boolean not null,
   classes_seen xid8 not null,
   primary key (shard_id, profile_id, queue_id)
 );
 comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
 comment on column hwqueue.profile_queue.task_names is 'up to 50 of their tasks, each once; 51 when there are more';
+comment on column hwqueue.profile_queue.most_cpu_milli is 'no class needs more; likewise memory';
+comment on column hwqueue.profile_queue.is_even is 'no class is liked more or less than others: what comes first is a matter of age';
 comment on column hwqueue.profile_queue.classes_seen is 'that of the profile';
-comment on column hwqueue.profile_queue.is_plain is 'none of them is liked more or less, or needs a GPU or a custom countable';
 
--- What a claim must know of a node that counts nothing stands in the row that it locks.
+-- What most claims must know of a node stands in the row that they lock.
 alter table hwqueue.node_state
   add column profile_id bigint,
   add column is_plain boolean not null default false,
+  add column is_counted boolean not null default false,
   add column heartbeat_timeout interval,
   add column pinned_queues int[] not null default '{}',
   add column generation bigint not null default 0,
   add column server_started_at timestamptz;
 comment on column hwqueue.node_state.is_plain is
-  'registered, not cordoned, and nothing of it is counted: then profile_id and heartbeat_timeout are those of the node';
+  'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
+comment on column hwqueue.node_state.is_counted is 'claims on the node may set something aside';
 comment on column hwqueue.node_state.pinned_queues is 'queues in which node_eligibility has rows of this node';
 comment on column hwqueue.node_state.generation is 'of the shard, as long as the server has not been started since server_started_at';
 update hwqueue.node_state s
 set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
-    is_plain = n.deregistered_at is null and n.cordoned_at is null and n.slots is null and n.cpu_milli is null and n.memory_mib is null
-               and n.gpu_ids = '{}' and n.custom = '{}'
+    is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
+    is_counted = n.slots is not null or n.cpu_milli is not null or n.memory_mib is not null or n.gpu_ids <> '{}' or n.custom <> '{}'
 from hwqueue.node n
 where n.shard_id = s.shard_id and n.node_id = s.node_id;
 

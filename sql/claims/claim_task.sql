@@ -28,7 +28,7 @@ declare
   v_entry hwqueue.ready;
   v_taken record;
   v_grant record;
-  v_is_counted boolean := false;
+  v_node hwqueue.node;
   v_changed boolean := false;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -41,6 +41,9 @@ begin
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
+  if v_state.is_counted then
+    v_node := hwqueue.read_node(p_node, p_shard);
+  end if;
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
   if found then
@@ -50,14 +53,15 @@ begin
   shard_id := p_shard;
   while v_left > 0 loop
     if v_is_plain then
-      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size, v_left, v_now, p_shard);
+      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size,
+        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_state) end,
+        case when v_state.is_counted then 1 else v_left end, v_now, p_shard);
     end if;
     if v_is_plain is distinct from true or v_places = '{}' then
       v_is_plain := false;
       v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
       v_places := v_pick.places;
       score := v_pick.score;
-      v_is_counted := v_pick.is_counted;
     end if;
     exit when v_places = '{}';
     v_left := v_left - cardinality(v_places);
@@ -69,8 +73,8 @@ begin
       continue;
     end if;
     delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
-    if v_is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_pick.node, p_shard, v_state);
+    if v_state.is_counted then
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_state);
       v_state := v_taken.p_state;
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;

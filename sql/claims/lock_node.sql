@@ -69,7 +69,8 @@ as $$
 begin
   update hwqueue.node_state s
   set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
-      is_plain = n.deregistered_at is null and n.cordoned_at is null and not hwqueue.is_counted(n)
+      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
+      is_counted = hwqueue.is_counted(n)
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
 end

@@ -1,30 +1,29 @@
 -- Locks the best ready entries that a node may run now, up to p_limit of them that score alike (one, where something is counted: what
--- fits changes with each), and gives their places, best first, with the node; no places: there are none.
+-- fits changes with each), and gives their places, best first; no places: there are none.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
 -- Locks: the profile row, skip locked; the entries, skip locked. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids int[], p_tasks text[], p_limit int, p_now timestamptz,
-  p_shard int, out places tid[], out score double precision, out node hwqueue.node, out is_counted boolean)
+  p_shard int, out places tid[], out score double precision)
 language plpgsql volatile
 as $$
 declare
+  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
   v_judged record;
   v_fit record;
   v_policy record;
   v_best record;
 begin
   places := '{}';
-  node := hwqueue.read_node(p_state.node_id, p_shard);
-  is_counted := hwqueue.is_counted(node);
-  if node.cordoned_at is not null or p_queue_ids = '{}' then
+  if v_node.cordoned_at is not null or p_queue_ids = '{}' then
     return;
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
-    v_judged := hwqueue.judge_classes(node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(node, hwqueue.node_headroom(node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
+    v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
+    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
     if v_fit.classes <> '{}' then
-      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when is_counted then 1 else p_limit end,
+      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;

@@ -1,23 +1,23 @@
--- Locks the oldest entries of the best tier and rank of a queue that a plain node may run, up to p_limit of them, and gives their
--- places; no places: they are not at the front, or what the node may run of this queue is not all alike to it, see pick_leases.
+-- Locks the oldest entries of the best tier and rank of a queue that a plain node may run and has room for, up to p_limit of them, and
+-- gives their places; no places: they are not at the front, or the node likes some classes of this queue better, see pick_leases.
 -- Walks a stretch of p_window positions (more for a larger batch): no more entries than that, less where other queues share them.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_window int,
-                                              p_limit int, p_now timestamptz, p_shard int) returns tid[]
+                                              p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
   v_reach int := greatest(p_window, p_limit) - 1;
-  v_eligible record;
+  v_eligible hwqueue.profile_queue;
   v_tier smallint;
   v_rank bigint;
   v_position bigint;
   v_marks int;
   v_places tid[] := '{}';
 begin
-  select s.is_plain, s.classes, s.task_names, s.classes_seen into v_eligible
+  select s.* into v_eligible
   from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
-  if v_eligible.is_plain is distinct from true then
+  if v_eligible.is_even is distinct from true then
     return '{}';
   end if;
   perform 1 from hwqueue.placement_class c
@@ -34,44 +34,46 @@ begin
     where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (v_tier, v_rank)
     order by r.tier, r.rank limit 1;
     if not found then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
-                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   if v_places = '{}' then
     -- marks lag behind: from the first entry that lives
     select f.tier, f.rank, f.position into v_tier, v_rank, v_position from hwqueue.queue_front(p_queue_id, p_shard) f;
     if v_tier is not null then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, v_eligible.task_names, p_tasks, v_tier, v_rank,
-                                       v_position, v_position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;
 end
 $$;
 
--- Locks the oldest entries of a tier and rank between two positions that a profile may run; gives their places.
--- p_classes, p_task_names: those of profile_queue.
+-- Locks the oldest entries of a tier and rank between two positions that nodes of a profile may run and this one has room for; gives
+-- their places.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_task_names text[], p_tasks text[],
-  p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
+  p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 begin
-  if cardinality(p_classes) <= 200 and (p_tasks is null or cardinality(p_task_names) <= 50 and p_task_names <@ p_tasks) then
+  if cardinality(p_eligible.classes) <= 200
+     and (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
+     and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
     return array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
-        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+    where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+      and r.position between p_from and p_to
       and exists (select 1 from hwqueue.profile_eligibility e
-                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id and e.class_id = r.class_id
-                    and (p_tasks is null or e.task_name = any (p_tasks)))
+                  where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+                    and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                    and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
       and (r.deadline is null or r.deadline > p_now)
     order by r.position limit p_limit
     for update skip locked);
