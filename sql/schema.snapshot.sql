@@ -55,6 +55,7 @@ declare
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_state hwqueue.node_state;
+  v_load hwqueue.node_load;
   v_node hwqueue.node;
   v_lease hwqueue.lease;
   v_class hwqueue.placement_class;
@@ -81,13 +82,10 @@ begin
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  select t.p_state, t.assignment into v_taken
-  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_state, p_options -> 'gpus'), v_state) t;
-  v_state := v_taken.p_state;
-  update hwqueue.node_state s
-  set claim_count = v_state.claim_count, cpu_used = v_state.cpu_used, memory_used = v_state.memory_used, gpu_used = v_state.gpu_used,
-      custom_used = v_state.custom_used
-  where s.shard_id = p_shard and s.node_id = p_node;
+  v_load := hwqueue.read_load(p_node, p_shard);
+  select t.p_load, t.assignment into v_taken
+  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'), v_load) t;
+  perform hwqueue.write_load(v_taken.p_load);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
@@ -128,43 +126,22 @@ CREATE TABLE hwqueue.node (
     CONSTRAINT node_slots_check CHECK ((slots >= 0))
 );
 
-CREATE TABLE hwqueue.node_state (
+CREATE TABLE hwqueue.node_load (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    seen_at timestamp with time zone NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    version bigint NOT NULL,
+    updates integer DEFAULT 0 NOT NULL,
     claim_count integer DEFAULT 0 NOT NULL,
     cpu_used bigint DEFAULT 0 NOT NULL,
     memory_used bigint DEFAULT 0 NOT NULL,
     gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
-    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
-    profile_id bigint,
-    is_plain boolean DEFAULT false NOT NULL,
-    is_counted boolean DEFAULT false NOT NULL,
-    heartbeat_timeout interval,
-    pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    server_started_at timestamp with time zone,
-    CONSTRAINT node_state_claim_count_check CHECK ((claim_count >= 0)),
-    CONSTRAINT node_state_cpu_used_check CHECK ((cpu_used >= 0)),
-    CONSTRAINT node_state_memory_used_check CHECK ((memory_used >= 0)),
-    CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
+    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON COLUMN hwqueue.node_state.claim_count IS 'counted claims; claims that set nothing aside are not counted';
+COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'counted claims; claims that set nothing aside are not counted';
 
-COMMENT ON COLUMN hwqueue.node_state.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
-
-COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
-
-COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set something aside';
-
-COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
-
-COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
+COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
 
 CREATE TABLE hwqueue.placement_class (
     shard_id integer NOT NULL,
@@ -206,7 +183,7 @@ COMMENT ON COLUMN hwqueue.placement_class.created_xid IS 'lets a claim find the 
 
 COMMENT ON COLUMN hwqueue.placement_class.retired_before IS 'transactions from this one on cannot have found the class unretired (prune_classes)';
 
-CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state, p_gpus jsonb) RETURNS integer[]
+CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -214,7 +191,7 @@ declare
   v_devices int[];
 begin
   v_devices := array(
-    select d.position::int from unnest(p_node.gpu_ids, p_state.gpu_used) with ordinality d(id, used, position)
+    select d.position::int from unnest(p_node.gpu_ids, p_load.gpu_used) with ordinality d(id, used, position)
     where v_named = '{}' or d.id = any (v_named) order by d.used, d.position limit p_class.gpu_count);
   if cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count) then
     perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),
@@ -349,6 +326,11 @@ $$;
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   v_entry hwqueue.scheduled;
@@ -742,12 +724,12 @@ declare
   v_checked boolean := hwqueue.check_queue_names(p_queues);
   v_queue_ids int[] := hwqueue.open_queues(p_queues, p_shard);
   v_node hwqueue.node;
-  v_state hwqueue.node_state;
+  v_load hwqueue.node_load;
   v_now timestamptz;
   v_paused int;
 begin
   v_node := hwqueue.read_node(p_node, p_shard);
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  v_load := hwqueue.read_load(p_node, p_shard);
   v_now := hwqueue.clock();
   select coalesce(jsonb_object_agg(r.code, r.classes), '{}') into reasons
   from (
@@ -758,7 +740,7 @@ begin
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
     ) c
-    cross join lateral (select hwqueue.class_reasons(c, v_node, v_state) #>> '{0,code}' as code) w
+    cross join lateral (select hwqueue.class_reasons(c, v_node, v_load) #>> '{0,code}' as code) w
     where w.code is not null
     group by w.code
   ) r;
@@ -801,6 +783,7 @@ declare
   v_taken record;
   v_grant record;
   v_node hwqueue.node;
+  v_load hwqueue.node_load;
   v_changed boolean := false;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -815,6 +798,7 @@ begin
   v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
   if v_state.is_counted then
     v_node := hwqueue.read_node(p_node, p_shard);
+    v_load := hwqueue.read_load(p_node, p_shard);
   end if;
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
@@ -826,12 +810,12 @@ begin
   while v_left > 0 loop
     if v_is_plain then
       v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size,
-        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_state) end,
+        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_load) end,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard);
     end if;
     if v_is_plain is distinct from true or v_places = '{}' then
       v_is_plain := false;
-      v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
+      v_pick := hwqueue.pick_leases(v_state, v_load, v_queue_ids, p_tasks, v_left, v_now, p_shard);
       v_places := v_pick.places;
       score := v_pick.score;
     end if;
@@ -846,8 +830,8 @@ begin
     end if;
     delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
     if v_state.is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_state);
-      v_state := v_taken.p_state;
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
+      v_load := v_taken.p_load;
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;
     end if;
@@ -863,8 +847,11 @@ begin
     expires_at := v_grant.expires_at;
     return next;
   end loop;
-  if v_changed or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.write_state(v_state, v_now);
+  if v_changed then
+    perform hwqueue.write_load(v_load);
+  end if;
+  if v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
   end if;
   if v_left = p_qty then
     -- nothing to do: the time to look after what nobody settled, should no one call reap
@@ -896,7 +883,7 @@ CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     array['*'])
 $$;
 
-CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state) RETURNS jsonb
+CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
   select coalesce(jsonb_agg(r.reason), '[]')
@@ -909,11 +896,11 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     where u.code is not null
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
-      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_state(p_node))) <> '',
+      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
       'message', format('not enough %s: %s', l.lacking,
-        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_state(p_node))) <> ''
+        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> ''
              then 'the node never has as much' else 'in use by running leases' end))
-    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_state)) as lacking) l
+    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_load)) as lacking) l
     where l.lacking <> ''
     union all
     select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
@@ -971,6 +958,10 @@ CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result js
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 begin
   if p_result is null and current_setting('transaction_isolation') = 'read committed'
@@ -1344,6 +1335,11 @@ $$;
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   v_claim hwqueue.claim;
@@ -1368,6 +1364,11 @@ $$;
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
     'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
@@ -1596,26 +1597,27 @@ CREATE FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integ
     LANGUAGE plpgsql
     AS $$
 declare
-  v_gpu_used int[];
+  v_load hwqueue.node_load;
 begin
   if p_assignment is null then
     return;
   end if;
+  v_load := hwqueue.read_load(p_node, p_shard);
+  v_load.claim_count := v_load.claim_count - 1;
+  v_load.cpu_used := v_load.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0);
+  v_load.memory_used := v_load.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0);
   if p_assignment ? 'gpus' then
-    select array_agg(u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
-                                   then (p_assignment ->> 'gpu_milli')::int else 0 end order by u.ordinality)
-    into v_gpu_used
-    from hwqueue.node n, hwqueue.node_state s, unnest(s.gpu_used) with ordinality u(used, ordinality)
-    where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.node_id = p_node;
+    v_load.gpu_used := array(
+      select u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
+                           then (p_assignment ->> 'gpu_milli')::int else 0 end
+      from hwqueue.node n, unnest(v_load.gpu_used) with ordinality u(used, ordinality)
+      where n.shard_id = p_shard and n.node_id = p_node
+      order by u.ordinality);
   end if;
-  update hwqueue.node_state s
-  set claim_count = s.claim_count - 1,
-      cpu_used = s.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0),
-      memory_used = s.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0),
-      gpu_used = coalesce(v_gpu_used, s.gpu_used),
-      custom_used = case when p_assignment ? 'custom'
-                         then hwqueue.add_amounts(s.custom_used, p_assignment -> 'custom', -1) else s.custom_used end
-  where s.shard_id = p_shard and s.node_id = p_node;
+  if p_assignment ? 'custom' then
+    v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
+  end if;
+  perform hwqueue.write_load(v_load);
 end
 $$;
 
@@ -1715,10 +1717,10 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.idle_state(p_node hwqueue.node) RETURNS hwqueue.node_state
+CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select s from jsonb_populate_record(null::hwqueue.node_state, jsonb_build_object(
+  select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
 $$;
@@ -1729,6 +1731,32 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
   select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
          or p_node.custom <> '{}'
 $$;
+
+CREATE TABLE hwqueue.node_state (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    profile_id bigint,
+    is_plain boolean DEFAULT false NOT NULL,
+    is_counted boolean DEFAULT false NOT NULL,
+    heartbeat_timeout interval,
+    pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    server_started_at timestamp with time zone,
+    CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
+)
+WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
+
+COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set something aside';
+
+COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
+
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2218,15 +2246,16 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
          n.drain_by is not null, n.labels, n.rack,
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
-         jsonb_build_object('cpu_milli', s.cpu_used, 'memory_mib', s.memory_used) || s.custom_used,
+         jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
          coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory, 'milli_used', g.used)
                                     order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, s.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
+                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+  cross join lateral hwqueue.read_load(n.node_id, p_shard) u
   cross join (select hwqueue.clock() as now) t
   where n.shard_id = p_shard and n.deregistered_at is null and (p_name is null or n.name = p_name)
   order by n.name
@@ -2360,12 +2389,13 @@ begin
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
-                               hwqueue.node_headroom(n, s))),
+                               hwqueue.node_headroom(n, u.load))),
            w.reasons
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, s)
+      select hwqueue.class_reasons(v_class, n, u.load)
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
@@ -2553,19 +2583,19 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_state hwqueue.node_state) RETURNS hwqueue.headroom
+CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 declare
   v_room hwqueue.headroom;
 begin
-  v_room.cpu_milli := p_node.cpu_milli - p_state.cpu_used;
-  v_room.memory_mib := p_node.memory_mib - p_state.memory_used;
-  v_room.slots := p_node.slots - p_state.claim_count;
+  v_room.cpu_milli := p_node.cpu_milli - p_load.cpu_used;
+  v_room.memory_mib := p_node.memory_mib - p_load.memory_used;
+  v_room.slots := p_node.slots - p_load.claim_count;
   v_room.custom := '{}';
   if p_node.custom <> '{}' then
     v_room.custom := (
-      select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_state.custom_used ->> c.key)::bigint, 0))
+      select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_load.custom_used ->> c.key)::bigint, 0))
       from jsonb_each(p_node.custom) c);
   end if;
   v_room.gpu_ids := p_node.gpu_ids;
@@ -2576,7 +2606,7 @@ begin
     select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
            sum(1000 - u.used), max(1000 - u.used), count(*) filter (where u.used = 0)
     into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most, v_room.gpu_whole
-    from unnest(p_state.gpu_used) with ordinality u(used, ordinality);
+    from unnest(p_load.gpu_used) with ordinality u(used, ordinality);
   end if;
   return v_room;
 end
@@ -3149,7 +3179,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3167,7 +3197,7 @@ begin
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
+    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_load), p_queue_ids, p_tasks, v_judged.extra, p_shard);
     if v_fit.classes <> '{}' then
       v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
@@ -3495,6 +3525,21 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     'retain_failed', extract(epoch from p_queue.retain_failed)))
 $$;
 
+CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_load hwqueue.node_load;
+begin
+  select u.* into v_load from hwqueue.node_load u
+  where u.shard_id = p_shard and u.node_id = p_node order by u.version desc limit 1;
+  if not found then
+    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}');
+  end if;
+  return v_load;
+end
+$$;
+
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql
     AS $$
@@ -3614,6 +3659,8 @@ $$;
 CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
+declare
+  v_load hwqueue.node_load;
 begin
   if p_forget then
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
@@ -3626,10 +3673,13 @@ begin
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,
       classes_judged = case when p_forget then '{}' else s.classes_judged end,
-      pinned_queues = case when p_forget then '{}' else s.pinned_queues end,
-      claim_count = u.claim_count, cpu_used = u.cpu_used, memory_used = u.memory_used, gpu_used = u.gpu_used, custom_used = u.custom_used
-  from hwqueue.node_usage_of_claims(p_node) u
+      pinned_queues = case when p_forget then '{}' else s.pinned_queues end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
+  v_load := hwqueue.read_load(p_node.node_id, p_shard);
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used
+  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used
+  from hwqueue.node_usage_of_claims(p_node) u;
+  perform hwqueue.write_load(v_load);
 end
 $$;
 
@@ -3657,7 +3707,7 @@ begin
     order by count(*) desc limit 200
   ), reach as (
     select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids)
-      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / sum(k.nodes) as share
+      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
@@ -3845,6 +3895,11 @@ $$;
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
 $$;
@@ -4005,7 +4060,7 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
   select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
 $$;
 
-CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_state hwqueue.node_state, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -4015,8 +4070,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_taken := hwqueue.take_room(v_class, p_node,
     case when v_class.gpu_count > 0 then hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
-      hwqueue.node_headroom(p_node, p_state)) end, p_state);
-  p_state := v_taken.p_state;
+      hwqueue.node_headroom(p_node, p_load)) end, p_load);
+  p_load := v_taken.p_load;
   assignment := v_taken.assignment;
 end
 $$;
@@ -4514,7 +4569,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_state hwqueue.node_state, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -4526,14 +4581,14 @@ begin
   if assignment is null then
     return;
   end if;
-  p_state.claim_count := p_state.claim_count + 1;
-  p_state.cpu_used := p_state.cpu_used + coalesce((assignment ->> 'cpu_milli')::bigint, 0);
-  p_state.memory_used := p_state.memory_used + coalesce((assignment ->> 'memory_mib')::bigint, 0);
+  p_load.claim_count := p_load.claim_count + 1;
+  p_load.cpu_used := p_load.cpu_used + coalesce((assignment ->> 'cpu_milli')::bigint, 0);
+  p_load.memory_used := p_load.memory_used + coalesce((assignment ->> 'memory_mib')::bigint, 0);
   foreach v_device in array coalesce(p_devices, '{}') loop
-    p_state.gpu_used[v_device] := p_state.gpu_used[v_device] + (assignment ->> 'gpu_milli')::int;
+    p_load.gpu_used[v_device] := p_load.gpu_used[v_device] + (assignment ->> 'gpu_milli')::int;
   end loop;
   if p_class.custom is not null then
-    p_state.custom_used := hwqueue.add_amounts(p_state.custom_used, p_class.custom, 1);
+    p_load.custom_used := hwqueue.add_amounts(p_load.custom_used, p_class.custom, 1);
   end if;
 end
 $$;
@@ -4695,6 +4750,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_load.version > 0 and p_load.updates < 32 then
+    update hwqueue.node_load u
+    set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used, memory_used = p_load.memory_used,
+        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used
+    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
+  else
+    delete from hwqueue.node_load u
+    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
+    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used)
+    values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used, p_load.memory_used, p_load.gpu_used,
+            p_load.custom_used);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text)
     LANGUAGE plpgsql
     AS $$
@@ -4746,17 +4820,6 @@ begin
            case when v_keyed ? s.ordinal::text then hwqueue.lease_state((v_keyed ->> s.ordinal::text)::uuid, p_shard)
                 when s.available_at > p_now then 'scheduled' else 'pending' end
     from unnest(p_spawns) s order by s.ordinal;
-end
-$$;
-
-CREATE FUNCTION hwqueue.write_state(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.node_state s
-  set seen_at = p_now, claim_count = p_state.claim_count, cpu_used = p_state.cpu_used, memory_used = p_state.memory_used,
-      gpu_used = p_state.gpu_used, custom_used = p_state.custom_used
-  where s.shard_id = p_state.shard_id and s.node_id = p_state.node_id;
 end
 $$;
 
@@ -4937,6 +5000,9 @@ ALTER TABLE ONLY hwqueue.low_water
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
 
+ALTER TABLE ONLY hwqueue.node_load
+    ADD CONSTRAINT node_load_pkey PRIMARY KEY (shard_id, node_id, version);
+
 ALTER TABLE ONLY hwqueue.node
     ADD CONSTRAINT node_pkey PRIMARY KEY (shard_id, node_id);
 
@@ -5021,7 +5087,7 @@ REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task tex
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state, p_gpus jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
@@ -5083,7 +5149,7 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
@@ -5172,7 +5238,7 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_cla
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.idle_state(p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
@@ -5270,7 +5336,7 @@ REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_state hwqueue.node_state) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
@@ -5314,7 +5380,7 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -5339,6 +5405,8 @@ REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -5397,7 +5465,7 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_state hwqueue.node_state, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -5444,7 +5512,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xi
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_state hwqueue.node_state, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -5471,6 +5539,6 @@ REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_state(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;

@@ -62,6 +62,27 @@ set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
 from hwqueue.node n
 where n.shard_id = s.shard_id and n.node_id = s.node_id;
 
+-- What is in use on a node, apart from the row that is locked: it changes with every counted claim, and while a snapshot is held
+-- a row that is updated without end is slow to fetch. The newest version counts; after 32 updates comes a fresh one.
+create table hwqueue.node_load (
+  shard_id int not null,
+  node_id uuid not null,
+  version bigint not null,
+  updates int not null default 0,
+  claim_count int not null default 0,
+  cpu_used bigint not null default 0,
+  memory_used bigint not null default 0,
+  gpu_used int[] not null default '{}',
+  custom_used jsonb not null default '{}',
+  primary key (shard_id, node_id, version)
+) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
+comment on column hwqueue.node_load.gpu_used is 'thousandths in use, device by device, in the order of node.gpu_ids';
+comment on column hwqueue.node_load.claim_count is 'counted claims; claims that set nothing aside are not counted';
+insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used)
+select s.shard_id, s.node_id, 1, s.claim_count, s.cpu_used, s.memory_used, s.gpu_used, s.custom_used from hwqueue.node_state s;
+alter table hwqueue.node_state
+  drop column claim_count, drop column cpu_used, drop column memory_used, drop column gpu_used, drop column custom_used;
+
 -- Where the live entries of an order begin, one mark for each tier and rank: below it nothing lives and nothing can come.
 -- class_id 0: the order of the whole queue. Rows are added and deleted; the newest version counts.
 create table hwqueue.low_water (
@@ -110,3 +131,8 @@ drop function if exists hwqueue.lease_score(hwqueue.queue, double precision, dou
 drop function if exists hwqueue.fit_score(hwqueue.placement_class, double precision, hwqueue.headroom);
 drop function if exists hwqueue.gpu_share(hwqueue.placement_class, hwqueue.headroom);
 drop function if exists hwqueue.judge_classes(hwqueue.node, hwqueue.node_state, int);
+drop function if exists hwqueue.node_headroom(hwqueue.node, hwqueue.node_state);
+drop function if exists hwqueue.take_room(hwqueue.placement_class, hwqueue.node, int[], hwqueue.node_state);
+drop function if exists hwqueue.class_reasons(hwqueue.placement_class, hwqueue.node, hwqueue.node_state);
+drop function if exists hwqueue.adopted_devices(hwqueue.placement_class, hwqueue.node, hwqueue.node_state, jsonb);
+drop function if exists hwqueue.idle_state(hwqueue.node);

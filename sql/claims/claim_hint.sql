@@ -9,12 +9,12 @@ declare
   v_checked boolean := hwqueue.check_queue_names(p_queues);
   v_queue_ids int[] := hwqueue.open_queues(p_queues, p_shard);
   v_node hwqueue.node;
-  v_state hwqueue.node_state;
+  v_load hwqueue.node_load;
   v_now timestamptz;
   v_paused int;
 begin
   v_node := hwqueue.read_node(p_node, p_shard);
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  v_load := hwqueue.read_load(p_node, p_shard);
   v_now := hwqueue.clock();
   select coalesce(jsonb_object_agg(r.code, r.classes), '{}') into reasons
   from (
@@ -25,7 +25,7 @@ begin
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
     ) c
-    cross join lateral (select hwqueue.class_reasons(c, v_node, v_state) #>> '{0,code}' as code) w
+    cross join lateral (select hwqueue.class_reasons(c, v_node, v_load) #>> '{0,code}' as code) w
     where w.code is not null
     group by w.code
   ) r;

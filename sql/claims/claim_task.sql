@@ -29,6 +29,7 @@ declare
   v_taken record;
   v_grant record;
   v_node hwqueue.node;
+  v_load hwqueue.node_load;
   v_changed boolean := false;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -43,6 +44,7 @@ begin
   v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
   if v_state.is_counted then
     v_node := hwqueue.read_node(p_node, p_shard);
+    v_load := hwqueue.read_load(p_node, p_shard);
   end if;
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
@@ -54,12 +56,12 @@ begin
   while v_left > 0 loop
     if v_is_plain then
       v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size,
-        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_state) end,
+        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_load) end,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard);
     end if;
     if v_is_plain is distinct from true or v_places = '{}' then
       v_is_plain := false;
-      v_pick := hwqueue.pick_leases(v_state, v_queue_ids, p_tasks, v_left, v_now, p_shard);
+      v_pick := hwqueue.pick_leases(v_state, v_load, v_queue_ids, p_tasks, v_left, v_now, p_shard);
       v_places := v_pick.places;
       score := v_pick.score;
     end if;
@@ -74,8 +76,8 @@ begin
     end if;
     delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
     if v_state.is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_state);
-      v_state := v_taken.p_state;
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
+      v_load := v_taken.p_load;
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;
     end if;
@@ -91,8 +93,11 @@ begin
     expires_at := v_grant.expires_at;
     return next;
   end loop;
-  if v_changed or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.write_state(v_state, v_now);
+  if v_changed then
+    perform hwqueue.write_load(v_load);
+  end if;
+  if v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
   end if;
   if v_left = p_qty then
     -- nothing to do: the time to look after what nobody settled, should no one call reap

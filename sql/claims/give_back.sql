@@ -5,25 +5,26 @@ create or replace function hwqueue.give_back(p_node uuid, p_assignment jsonb, p_
 language plpgsql volatile
 as $$
 declare
-  v_gpu_used int[];
+  v_load hwqueue.node_load;
 begin
   if p_assignment is null then
     return;
   end if;
+  v_load := hwqueue.read_load(p_node, p_shard);
+  v_load.claim_count := v_load.claim_count - 1;
+  v_load.cpu_used := v_load.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0);
+  v_load.memory_used := v_load.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0);
   if p_assignment ? 'gpus' then
-    select array_agg(u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
-                                   then (p_assignment ->> 'gpu_milli')::int else 0 end order by u.ordinality)
-    into v_gpu_used
-    from hwqueue.node n, hwqueue.node_state s, unnest(s.gpu_used) with ordinality u(used, ordinality)
-    where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.node_id = p_node;
+    v_load.gpu_used := array(
+      select u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
+                           then (p_assignment ->> 'gpu_milli')::int else 0 end
+      from hwqueue.node n, unnest(v_load.gpu_used) with ordinality u(used, ordinality)
+      where n.shard_id = p_shard and n.node_id = p_node
+      order by u.ordinality);
   end if;
-  update hwqueue.node_state s
-  set claim_count = s.claim_count - 1,
-      cpu_used = s.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0),
-      memory_used = s.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0),
-      gpu_used = coalesce(v_gpu_used, s.gpu_used),
-      custom_used = case when p_assignment ? 'custom'
-                         then hwqueue.add_amounts(s.custom_used, p_assignment -> 'custom', -1) else s.custom_used end
-  where s.shard_id = p_shard and s.node_id = p_node;
+  if p_assignment ? 'custom' then
+    v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
+  end if;
+  perform hwqueue.write_load(v_load);
 end
 $$;

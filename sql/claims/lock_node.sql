@@ -39,19 +39,6 @@ begin
 end
 $$;
 
--- Writes back what a claim has changed in a node's state, and that the node is alive.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.write_state(p_state hwqueue.node_state, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-begin
-  update hwqueue.node_state s
-  set seen_at = p_now, claim_count = p_state.claim_count, cpu_used = p_state.cpu_used, memory_used = p_state.memory_used,
-      gpu_used = p_state.gpu_used, custom_used = p_state.custom_used
-  where s.shard_id = p_state.shard_id and s.node_id = p_state.node_id;
-end
-$$;
-
 -- Whether anything of a node is counted: then its claims set something aside and must be granted one by one.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_counted(p_node hwqueue.node) returns boolean

@@ -2,7 +2,7 @@
 -- fits changes with each), and gives their places, best first; no places: there are none.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
 -- Locks: the profile row, skip locked; the entries, skip locked. Raises: QHN01 deregistered. Idempotent: no.
-create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_queue_ids int[], p_tasks text[], p_limit int, p_now timestamptz,
+create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_now timestamptz,
   p_shard int, out places tid[], out score double precision)
 language plpgsql volatile
 as $$
@@ -21,7 +21,7 @@ begin
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_state), p_queue_ids, p_tasks, v_judged.extra, p_shard);
+    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_load), p_queue_ids, p_tasks, v_judged.extra, p_shard);
     if v_fit.classes <> '{}' then
       v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);

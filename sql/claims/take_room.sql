@@ -12,11 +12,11 @@ as $$
           'gpus', p_gpus)) as amounts) a
 $$;
 
--- Sets aside on a node what a class needs: the node's new state and the assignment that says what was taken.
+-- Sets aside on a node what a class needs: the node's new load and the assignment that says what was taken.
 -- The assignment is null when nothing of it is counted; releasing needs nothing else than it.
--- Locks: none, the caller holds node_state and writes the state back. Raises: nothing. Idempotent: no.
+-- Locks: none, the caller holds node_state and writes the load back. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices int[],
-                                             inout p_state hwqueue.node_state, out assignment jsonb)
+                                             inout p_load hwqueue.node_load, out assignment jsonb)
 language plpgsql immutable
 as $$
 declare
@@ -28,14 +28,14 @@ begin
   if assignment is null then
     return;
   end if;
-  p_state.claim_count := p_state.claim_count + 1;
-  p_state.cpu_used := p_state.cpu_used + coalesce((assignment ->> 'cpu_milli')::bigint, 0);
-  p_state.memory_used := p_state.memory_used + coalesce((assignment ->> 'memory_mib')::bigint, 0);
+  p_load.claim_count := p_load.claim_count + 1;
+  p_load.cpu_used := p_load.cpu_used + coalesce((assignment ->> 'cpu_milli')::bigint, 0);
+  p_load.memory_used := p_load.memory_used + coalesce((assignment ->> 'memory_mib')::bigint, 0);
   foreach v_device in array coalesce(p_devices, '{}') loop
-    p_state.gpu_used[v_device] := p_state.gpu_used[v_device] + (assignment ->> 'gpu_milli')::int;
+    p_load.gpu_used[v_device] := p_load.gpu_used[v_device] + (assignment ->> 'gpu_milli')::int;
   end loop;
   if p_class.custom is not null then
-    p_state.custom_used := hwqueue.add_amounts(p_state.custom_used, p_class.custom, 1);
+    p_load.custom_used := hwqueue.add_amounts(p_load.custom_used, p_class.custom, 1);
   end if;
 end
 $$;

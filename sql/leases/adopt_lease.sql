@@ -11,6 +11,7 @@ declare
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_state hwqueue.node_state;
+  v_load hwqueue.node_load;
   v_node hwqueue.node;
   v_lease hwqueue.lease;
   v_class hwqueue.placement_class;
@@ -37,13 +38,10 @@ begin
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  select t.p_state, t.assignment into v_taken
-  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_state, p_options -> 'gpus'), v_state) t;
-  v_state := v_taken.p_state;
-  update hwqueue.node_state s
-  set claim_count = v_state.claim_count, cpu_used = v_state.cpu_used, memory_used = v_state.memory_used, gpu_used = v_state.gpu_used,
-      custom_used = v_state.custom_used
-  where s.shard_id = p_shard and s.node_id = p_node;
+  v_load := hwqueue.read_load(p_node, p_shard);
+  select t.p_load, t.assignment into v_taken
+  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'), v_load) t;
+  perform hwqueue.write_load(v_taken.p_load);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
@@ -56,7 +54,7 @@ $$;
 
 -- The devices that adopted work is on: those named, else those with most left, over their limit if need be.
 -- Locks: none. Raises: QHA01 for a device that the node does not have. Idempotent: yes.
-create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state, p_gpus jsonb)
+create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb)
 returns int[]
 language plpgsql immutable
 as $$
@@ -65,7 +63,7 @@ declare
   v_devices int[];
 begin
   v_devices := array(
-    select d.position::int from unnest(p_node.gpu_ids, p_state.gpu_used) with ordinality d(id, used, position)
+    select d.position::int from unnest(p_node.gpu_ids, p_load.gpu_used) with ordinality d(id, used, position)
     where v_named = '{}' or d.id = any (v_named) order by d.used, d.position limit p_class.gpu_count);
   if cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count) then
     perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),

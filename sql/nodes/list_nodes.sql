@@ -15,15 +15,16 @@ as $$
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
          n.drain_by is not null, n.labels, n.rack,
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
-         jsonb_build_object('cpu_milli', s.cpu_used, 'memory_mib', s.memory_used) || s.custom_used,
+         jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
          coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory, 'milli_used', g.used)
                                     order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, s.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
+                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+  cross join lateral hwqueue.read_load(n.node_id, p_shard) u
   cross join (select hwqueue.clock() as now) t
   where n.shard_id = p_shard and n.deregistered_at is null and (p_name is null or n.name = p_name)
   order by n.name

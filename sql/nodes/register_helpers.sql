@@ -50,6 +50,8 @@ $$;
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz, p_forget boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
+declare
+  v_load hwqueue.node_load;
 begin
   if p_forget then
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
@@ -62,14 +64,17 @@ begin
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,
       classes_judged = case when p_forget then '{}' else s.classes_judged end,
-      pinned_queues = case when p_forget then '{}' else s.pinned_queues end,
-      claim_count = u.claim_count, cpu_used = u.cpu_used, memory_used = u.memory_used, gpu_used = u.gpu_used, custom_used = u.custom_used
-  from hwqueue.node_usage_of_claims(p_node) u
+      pinned_queues = case when p_forget then '{}' else s.pinned_queues end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
+  v_load := hwqueue.read_load(p_node.node_id, p_shard);
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used
+  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used
+  from hwqueue.node_usage_of_claims(p_node) u;
+  perform hwqueue.write_load(v_load);
 end
 $$;
 
--- What the claims of a node have set aside, counted from the claims: what node_state must say.
+-- What the claims of a node have set aside, counted from the claims: what node_load must say.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node)
 returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb)

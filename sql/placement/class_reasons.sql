@@ -17,7 +17,7 @@ $$;
 -- Why a node may not run leases of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
 -- Built from the functions that claims decide with (expr_reason, lacking), so the two cannot disagree.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_state hwqueue.node_state)
+create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load)
 returns jsonb
 language sql stable
 as $$
@@ -31,11 +31,11 @@ as $$
     where u.code is not null
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
-      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_state(p_node))) <> '',
+      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
       'message', format('not enough %s: %s', l.lacking,
-        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_state(p_node))) <> ''
+        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> ''
              then 'the node never has as much' else 'in use by running leases' end))
-    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_state)) as lacking) l
+    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_load)) as lacking) l
     where l.lacking <> ''
     union all
     select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')

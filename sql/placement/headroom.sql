@@ -1,19 +1,19 @@
 -- What a node has left. GPUs and custom countables a node does not declare it does not have; cpu, memory and slots it
 -- does not declare are not counted (null).
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_state hwqueue.node_state) returns hwqueue.headroom
+create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) returns hwqueue.headroom
 language plpgsql immutable parallel safe
 as $$
 declare
   v_room hwqueue.headroom;
 begin
-  v_room.cpu_milli := p_node.cpu_milli - p_state.cpu_used;
-  v_room.memory_mib := p_node.memory_mib - p_state.memory_used;
-  v_room.slots := p_node.slots - p_state.claim_count;
+  v_room.cpu_milli := p_node.cpu_milli - p_load.cpu_used;
+  v_room.memory_mib := p_node.memory_mib - p_load.memory_used;
+  v_room.slots := p_node.slots - p_load.claim_count;
   v_room.custom := '{}';
   if p_node.custom <> '{}' then
     v_room.custom := (
-      select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_state.custom_used ->> c.key)::bigint, 0))
+      select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_load.custom_used ->> c.key)::bigint, 0))
       from jsonb_each(p_node.custom) c);
   end if;
   v_room.gpu_ids := p_node.gpu_ids;
@@ -24,7 +24,7 @@ begin
     select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
            sum(1000 - u.used), max(1000 - u.used), count(*) filter (where u.used = 0)
     into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most, v_room.gpu_whole
-    from unnest(p_state.gpu_used) with ordinality u(used, ordinality);
+    from unnest(p_load.gpu_used) with ordinality u(used, ordinality);
   end if;
   return v_room;
 end

@@ -26,7 +26,7 @@ begin
     order by count(*) desc limit 200
   ), reach as (
     select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids)
-      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_state(n))) = ''), 0) / sum(k.nodes) as share
+      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
@@ -41,11 +41,11 @@ begin
 end
 $$;
 
--- The state of a node that runs nothing: what its total capacity is.
-create or replace function hwqueue.idle_state(p_node hwqueue.node) returns hwqueue.node_state
+-- The load of a node that runs nothing: what its total capacity is.
+create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueue.node_load
 language sql immutable parallel safe
 as $$
-  select s from jsonb_populate_record(null::hwqueue.node_state, jsonb_build_object(
+  select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
 $$;

@@ -22,8 +22,8 @@ _CLAIMS = """
   join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
 """
 _USAGE = """
-  select s.node_id, s.cpu_used, s.memory_used, s.gpu_used, s.custom_used
-  from hwqueue.node_state s
+  select distinct on (u.node_id) u.node_id, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used
+  from hwqueue.node_load u order by u.node_id, u.version desc
 """
 
 
