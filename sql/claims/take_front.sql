@@ -13,6 +13,7 @@ declare
   v_rank bigint;
   v_position bigint;
   v_marks int;
+  v_front record;
   v_places tid[] := '{}';
 begin
   select s.* into v_eligible
@@ -38,10 +39,11 @@ begin
     end if;
   end if;
   if v_places = '{}' then
-    -- marks lag behind: from the first entry that lives
-    select f.tier, f.rank, f.position into v_tier, v_rank, v_position from hwqueue.queue_front(p_queue_id, p_shard) f;
-    if v_tier is not null then
-      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
+    -- the mark lags behind, or there is none: from the first entry that lives, unless that has been seen
+    select f.tier, f.rank, f.position into v_front from hwqueue.queue_front(p_queue_id, p_shard) f;
+    if v_front.tier is not null and (v_marks <> 1 or v_front.tier <> v_tier or v_front.rank <> v_rank or v_front.position > v_position + v_reach) then
+      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_front.tier, v_front.rank, v_front.position,
+                                       v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;
@@ -55,26 +57,35 @@ create or replace function hwqueue.lock_stretch(p_eligible hwqueue.profile_queue
   p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
+declare
+  v_classes bigint[] := p_eligible.classes;
 begin
-  if cardinality(p_eligible.classes) <= 200
-     and (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-     and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
+  if cardinality(v_classes) > 200 then
     return array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+        and r.position between p_from and p_to
+        and exists (select 1 from hwqueue.profile_eligibility e
+                    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
+        and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
+  end if;
+  if (p_tasks is not null and (cardinality(p_eligible.task_names) > 50 or not p_eligible.task_names <@ p_tasks))
+     or hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) > 0 then
+    -- not all of them: which?
+    v_classes := array(
+      select e.class_id from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+        and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+        and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
     where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-      and r.position between p_from and p_to
-      and exists (select 1 from hwqueue.profile_eligibility e
-                  where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-                    and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-                    and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
-      and (r.deadline is null or r.deadline > p_now)
+      and r.position between p_from and p_to and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > p_now)
     order by r.position limit p_limit
     for update skip locked);
 end
