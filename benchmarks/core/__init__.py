@@ -1,0 +1,1 @@
+"""What the benchmarks share; nothing here asks a question of its own."""

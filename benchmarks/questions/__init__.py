@@ -1,0 +1,1 @@
+"""The questions: one file for each, or for a closely related group."""
