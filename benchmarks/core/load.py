@@ -116,7 +116,7 @@ def take_turns(
 
 
 def _results(waiting: Sequence[Future[_Run]]) -> list[_Run]:
-    """What all of them did. Of several errors the first that is not only its echo at the barrier."""
+    """What all did; of several errors the first that is not only its echo at the barrier."""
     errors = [error for run in waiting if (error := run.exception())]
     errors.sort(key=lambda error: isinstance(error, BrokenBarrierError))
     if errors:
