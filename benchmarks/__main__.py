@@ -1,18 +1,86 @@
-"""`python -m benchmarks`: the questions, each a command."""
+"""`python -m benchmarks [OPTIONS] [QUESTION]`: the questions, each a command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from benchmarks.ineligible import ineligible
+from benchmarks.core.chart import write_chart
+from benchmarks.core.load import RanDryError
+from benchmarks.core.report import Answer, show, write_json
+from benchmarks.core.run import Run
+from benchmarks.questions.backlog import blocked, eligible, ineligible
+from benchmarks.questions.classes import active, existing
+from benchmarks.questions.fleet import nodes, profiles
+from benchmarks.questions.floor import floor
+from benchmarks.questions.leases import payloads, priorities
+from benchmarks.questions.spawn import spawns
+from benchmarks.questions.throughput import batches, connections
+from benchmarks.questions.worker import worker
 
-app = typer.Typer(help="Measure hwqueue; every figure is a ratio within one run.")
-app.command("ineligible")(ineligible)
+QUESTIONS = (
+    floor,
+    ineligible,
+    blocked,
+    eligible,
+    active,
+    existing,
+    nodes,
+    profiles,
+    payloads,
+    priorities,
+    connections,
+    batches,
+    spawns,
+    worker,
+)
+
+
+def report(
+    answers: Answer | list[Answer], json: Path | None, chart: Path | None, **_: object
+) -> None:
+    """Show what came out, after whatever question; called with the options before it."""
+    answers = answers if isinstance(answers, list) else [answers]
+    # Wide enough for every figure, also in a file or a pipe.
+    console = Console() if Console().is_terminal else Console(width=160)
+    for answer in answers:
+        show(answer, console)
+        if chart is not None:
+            write_chart(answer, chart)
+    if json is not None:
+        write_json(answers, json)
+
+
+app = typer.Typer(result_callback=report, add_completion=False, pretty_exceptions_show_locals=False)
+for question in QUESTIONS:
+    app.command()(question)
 
 
 @app.callback(invoke_without_command=True)
-def everything(ctx: typer.Context) -> None:
-    """Without a question: all of them at their default size."""
-    if ctx.invoked_subcommand is None:
-        ineligible()
+def everything(
+    ctx: typer.Context,
+    dsn: Annotated[
+        str | None,
+        typer.Option(
+            help="Server to measure on, as a superuser; default: an embedded one, thrown away",
+            envvar="HWQUEUE_TEST_DSN",
+        ),
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the figures into this file")] = None,
+    chart: Annotated[Path | None, typer.Option(help="Write charts into this folder")] = None,
+) -> list[Answer] | None:
+    """Measure hwqueue: ratios within one run. Without a question: all, at their default sizes."""
+    ctx.obj = Run(dsn, Console(stderr=True))
+    if ctx.invoked_subcommand is not None:
+        return None
+    assert isinstance(ctx.command, typer.core.TyperGroup)
+    return [ctx.invoke(ctx.command.commands[question.__name__]) for question in QUESTIONS]
 
 
-app()
+if __name__ == "__main__":
+    try:
+        app(prog_name="python -m benchmarks")
+    except RanDryError as error:
+        sys.exit(f"error: {error}")

@@ -106,9 +106,9 @@ def show(answer: Answer, console: Console) -> None:
     table = Table(title=f"{answer.question}: {answer.compared}", title_justify="left")
     extras = list(dict.fromkeys(name for figure in answer.figures for name in figure.more))
     for heading in ("case", "unit", "value", "against", "ratio", "aim", "met", *extras):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True)
     for figure in answer.figures:
-        table.add_row(*_cells(figure), *(str(figure.more.get(name, "")) for name in extras))
+        table.add_row(*_cells(figure), *(_median(figure.more.get(name)) for name in extras))
     console.print(table)
     console.print(_in_one_line(answer.sizes), style="dim", highlight=False)
     console.print(_in_one_line(answer.machine), style="dim", highlight=False)
@@ -125,6 +125,10 @@ def _cells(figure: Figure) -> list[str]:
     met = "" if figure.aim is None or figure.ratio is None else _met(figure.aim, figure.ratio)
     shown = (figure.value, figure.base, figure.ratio, figure.aim)
     return [figure.case, figure.unit, *("" if one is None else str(one) for one in shown), met]
+
+
+def _median(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.3g}"
 
 
 def _met(aim: Aim, ratio: Spread) -> str:

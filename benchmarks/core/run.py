@@ -36,4 +36,6 @@ class Run:
 
     def track(self, items: Sequence[_T], what: str) -> Iterable[_T]:
         """The items, with a progress bar while it takes long."""
+        if not self.console.is_terminal:
+            return items
         return track(items, what, console=self.console, transient=True)

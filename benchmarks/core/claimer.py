@@ -1,0 +1,52 @@
+"""A node that claims leases one by one against the clock and settles each outside of it."""
+
+import time
+from uuid import UUID
+
+import psycopg
+
+from benchmarks.core.fill import QUEUE
+from benchmarks.core.load import RanDryError
+from benchmarks.core.node import Node
+from benchmarks.core.sessions import CLAIM, COMPLETE
+
+
+class Claimer:
+    """One connection of a node.
+
+    Attributes:
+        connection: In autocommit.
+        node: Who claims.
+    """
+
+    def __init__(self, dsn: str, node: Node) -> None:
+        self.connection = psycopg.connect(dsn, autocommit=True)
+        self.node = node
+
+    def timed_claim(self) -> float:
+        """Claim a lease and settle it; the milliseconds that the claim took, commit included."""
+        started = time.perf_counter()
+        claimed = self.take()
+        elapsed = time.perf_counter() - started
+        self.settle(*claimed)
+        return 1000 * elapsed
+
+    def take(self) -> tuple[UUID, int]:
+        """Claim one lease; its id and token.
+
+        Raises: RanDryError when nothing can be claimed.
+        """
+        row = self.connection.execute(
+            CLAIM, [QUEUE, self.node.node_id, self.node.epoch, 1], prepare=True
+        ).fetchone()
+        if row is None:
+            raise RanDryError("the claims ran out of leases: these sizes do not fit together")
+        return row[0], row[1]
+
+    def settle(self, lease: UUID, token: int) -> None:
+        """Complete a lease."""
+        self.connection.execute(COMPLETE, [lease, token], prepare=True)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()

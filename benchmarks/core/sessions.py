@@ -1,0 +1,109 @@
+"""Sessions that claim and settle through hwqueue's SQL functions, with nothing in between.
+
+Prepared calls over psycopg, so that the client costs the same as the floor's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from benchmarks.core.fill import QUEUE
+from benchmarks.core.node import Node
+
+CLAIM = """
+    select lease_id, claim_token, params from hwqueue.claim_task(
+      p_queues => array[%s], p_node => %s, p_epoch => %s, p_qty => %s)
+"""
+COMPLETE = "select hwqueue.complete_lease(p_lease => %s, p_token => %s)"
+SETTLE_AND_CLAIM = """
+    select kind, lease_id, claim_token, params from hwqueue.settle_and_claim(
+      p_node => %s, p_epoch => %s, p_settle => %s, p_queues => array[%s], p_qty => %s)
+"""
+
+
+@dataclass(frozen=True)
+class ClaimThenSettle:
+    """Opens sessions that claim, then settle in a call and a commit of its own."""
+
+    dsn: str
+    nodes: tuple[Node, ...]
+    batch: int = 1
+
+    def __call__(self, number: int) -> "ClaimThenSettleSession":
+        return ClaimThenSettleSession(self.dsn, self.nodes[number], self.batch)
+
+
+@dataclass(frozen=True)
+class SettleAndClaim:
+    """Opens sessions that settle what they have and claim the next in one call."""
+
+    dsn: str
+    nodes: tuple[Node, ...]
+    batch: int = 1
+
+    def __call__(self, number: int) -> "SettleAndClaimSession":
+        return SettleAndClaimSession(self.dsn, self.nodes[number], self.batch)
+
+
+class ClaimThenSettleSession:
+    """A node's connection; settles with complete_lease, batches with one call for all."""
+
+    def __init__(self, dsn: str, node: Node, batch: int) -> None:
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._node = node
+        self._batch = batch
+
+    def step(self) -> int:
+        """Claim a batch and settle it."""
+        claimed = self._connection.execute(
+            CLAIM, [QUEUE, self._node.node_id, self._node.epoch, self._batch], prepare=True
+        ).fetchall()
+        if self._batch == 1:
+            for lease, token, _ in claimed:
+                self._connection.execute(COMPLETE, [lease, token], prepare=True)
+        elif claimed:
+            settled = Jsonb([completed(lease, token) for lease, token, _ in claimed])
+            _settle_and_claim(self._connection, self._node, settled, 0)
+        return len(claimed)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class SettleAndClaimSession:
+    """A node's connection that always holds a batch."""
+
+    def __init__(self, dsn: str, node: Node, batch: int) -> None:
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._node = node
+        self._batch = batch
+        self._held: list[dict[str, Any]] = []
+
+    def step(self) -> int:
+        """Settle what is held and claim the next; counts what was claimed."""
+        rows = _settle_and_claim(self._connection, self._node, Jsonb(self._held), self._batch)
+        self._held = [
+            completed(lease, token) for kind, lease, token, _ in rows if kind == "claimed"
+        ]
+        return len(self._held)
+
+    def close(self) -> None:
+        """Settle what is held and close the connection."""
+        _settle_and_claim(self._connection, self._node, Jsonb(self._held), 0)
+        self._connection.close()
+
+
+def completed(lease: object, token: int) -> dict[str, Any]:
+    """A settlement as settle_and_claim takes it."""
+    return {"lease_id": str(lease), "claim_token": token, "outcome": "complete"}
+
+
+def _settle_and_claim(
+    connection: psycopg.Connection, node: Node, settled: Jsonb, quantity: int
+) -> list[tuple[Any, ...]]:
+    return connection.execute(
+        SETTLE_AND_CLAIM, [node.node_id, node.epoch, settled, QUEUE, quantity], prepare=True
+    ).fetchall()
