@@ -1,6 +1,7 @@
 """`python -m benchmarks [OPTIONS] [QUESTION]`: the questions, each a command."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,11 @@ from benchmarks.core.report import Answer, show, write_json
 from benchmarks.core.run import Run
 from benchmarks.questions.backlog import blocked, eligible, ineligible
 from benchmarks.questions.classes import active, existing
+from benchmarks.questions.cost import cost
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
 from benchmarks.questions.leases import payloads, priorities
+from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
 from benchmarks.questions.throughput import batches, connections
 from benchmarks.questions.worker import worker
@@ -35,27 +38,32 @@ QUESTIONS = (
     batches,
     spawns,
     worker,
+    cost,
 )
 
 
 def report(
-    answers: Answer | list[Answer], json: Path | None, chart: Path | None, **_: object
+    answers: Answer | Iterable[Answer] | None, json: Path | None, chart: Path | None, **_: object
 ) -> None:
-    """Show what came out, after whatever question; called with the options before it."""
-    answers = answers if isinstance(answers, list) else [answers]
+    """Show what comes out, one by one, of whatever question; called with the options before it."""
+    if answers is None:
+        return
     # Wide enough for every figure, also in a file or a pipe.
     console = Console() if Console().is_terminal else Console(width=160)
-    for answer in answers:
+    done: list[Answer] = []
+    for answer in [answers] if isinstance(answers, Answer) else answers:
         show(answer, console)
+        done.append(answer)
+        if json is not None:
+            write_json(done, json)
         if chart is not None:
             write_chart(answer, chart)
-    if json is not None:
-        write_json(answers, json)
 
 
 app = typer.Typer(result_callback=report, add_completion=False, pretty_exceptions_show_locals=False)
 for question in QUESTIONS:
     app.command()(question)
+app.command()(smoke)
 
 
 @app.callback(invoke_without_command=True)
@@ -70,13 +78,14 @@ def everything(
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the figures into this file")] = None,
     chart: Annotated[Path | None, typer.Option(help="Write charts into this folder")] = None,
-) -> list[Answer] | None:
+) -> Iterable[Answer] | None:
     """Measure hwqueue: ratios within one run. Without a question: all, at their default sizes."""
     ctx.obj = Run(dsn, Console(stderr=True))
     if ctx.invoked_subcommand is not None:
         return None
     assert isinstance(ctx.command, typer.core.TyperGroup)
-    return [ctx.invoke(ctx.command.commands[question.__name__]) for question in QUESTIONS]
+    commands = ctx.command.commands
+    return (ctx.invoke(commands[question.__name__]) for question in QUESTIONS)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """A node that claims leases one by one against the clock and settles each outside of it."""
 
 import time
-from uuid import UUID
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from benchmarks.core.fill import QUEUE
 from benchmarks.core.load import RanDryError
 from benchmarks.core.node import Node
-from benchmarks.core.sessions import CLAIM, COMPLETE
+from benchmarks.core.sessions import CLAIM, COMPLETE, completed, settle_and_claim
+
+_RAN_DRY = "the claims ran out of leases: these sizes do not fit together"
 
 
 class Claimer:
@@ -31,7 +33,7 @@ class Claimer:
         self.settle(*claimed)
         return 1000 * elapsed
 
-    def take(self) -> tuple[UUID, int]:
+    def take(self) -> tuple[object, int]:
         """Claim one lease; its id and token.
 
         Raises: RanDryError when nothing can be claimed.
@@ -40,12 +42,21 @@ class Claimer:
             CLAIM, [QUEUE, self.node.node_id, self.node.epoch, 1], prepare=True
         ).fetchone()
         if row is None:
-            raise RanDryError("the claims ran out of leases: these sizes do not fit together")
+            raise RanDryError(_RAN_DRY)
         return row[0], row[1]
 
-    def settle(self, lease: UUID, token: int) -> None:
+    def settle(self, lease: object, token: int) -> None:
         """Complete a lease."""
         self.connection.execute(COMPLETE, [lease, token], prepare=True)
+
+    def exchange(self, lease: object, token: int) -> tuple[object, int]:
+        """Complete a lease and claim the next one, in one call; its id and token."""
+        settled = Jsonb([completed(lease, token)])
+        rows = settle_and_claim(self.connection, self.node, settled, 1)
+        for kind, claimed, claim_token, _ in rows:
+            if kind == "claimed":
+                return claimed, claim_token
+        raise RanDryError(_RAN_DRY)
 
     def close(self) -> None:
         """Close the connection."""

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
 
+from benchmarks.core.load import RanDryError
 from benchmarks.core.payload import payload
 
 CLAIM = """
@@ -34,6 +36,22 @@ def top_up_floor(dsn: str, ready: int) -> None:
         connection.execute(_TOP_UP, [Jsonb(payload()), ready])
 
 
+def claim_job(connection: psycopg.Connection[Any]) -> int:
+    """Claim a job; its id.
+
+    Raises: RanDryError when none is left.
+    """
+    row = connection.execute(CLAIM, prepare=True).fetchone()
+    if row is None:
+        raise RanDryError("the floor ran out of jobs: these sizes do not fit together")
+    return int(row[0])
+
+
+def complete_job(connection: psycopg.Connection[Any], job: int) -> None:
+    """Complete a claimed job."""
+    connection.execute(COMPLETE, [job], prepare=True)
+
+
 @dataclass(frozen=True)
 class FloorOpener:
     """Sessions that claim and complete one job a step, in two commits."""
@@ -52,10 +70,11 @@ class FloorSession:
 
     def step(self) -> int:
         """Claim a job and complete it."""
-        row = self._connection.execute(CLAIM, prepare=True).fetchone()
-        if row is None:
+        try:
+            job = claim_job(self._connection)
+        except RanDryError:
             return 0
-        self._connection.execute(COMPLETE, [row[0]], prepare=True)
+        complete_job(self._connection, job)
         return 1
 
     def close(self) -> None:

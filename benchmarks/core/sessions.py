@@ -65,7 +65,7 @@ class ClaimThenSettleSession:
                 self._connection.execute(COMPLETE, [lease, token], prepare=True)
         elif claimed:
             settled = Jsonb([completed(lease, token) for lease, token, _ in claimed])
-            _settle_and_claim(self._connection, self._node, settled, 0)
+            settle_and_claim(self._connection, self._node, settled, 0)
         return len(claimed)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class SettleAndClaimSession:
 
     def step(self) -> int:
         """Settle what is held and claim the next; counts what was claimed."""
-        rows = _settle_and_claim(self._connection, self._node, Jsonb(self._held), self._batch)
+        rows = settle_and_claim(self._connection, self._node, Jsonb(self._held), self._batch)
         self._held = [
             completed(lease, token) for kind, lease, token, _ in rows if kind == "claimed"
         ]
@@ -92,7 +92,7 @@ class SettleAndClaimSession:
 
     def close(self) -> None:
         """Settle what is held and close the connection."""
-        _settle_and_claim(self._connection, self._node, Jsonb(self._held), 0)
+        settle_and_claim(self._connection, self._node, Jsonb(self._held), 0)
         self._connection.close()
 
 
@@ -101,9 +101,10 @@ def completed(lease: object, token: int) -> dict[str, Any]:
     return {"lease_id": str(lease), "claim_token": token, "outcome": "complete"}
 
 
-def _settle_and_claim(
-    connection: psycopg.Connection, node: Node, settled: Jsonb, quantity: int
+def settle_and_claim(
+    connection: psycopg.Connection[Any], node: Node, settled: Jsonb, quantity: int
 ) -> list[tuple[Any, ...]]:
+    """Settle, and claim up to `quantity`; rows of kind, lease_id, claim_token, params."""
     return connection.execute(
         SETTLE_AND_CLAIM, [node.node_id, node.epoch, settled, QUEUE, quantity], prepare=True
     ).fetchall()

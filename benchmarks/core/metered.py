@@ -1,0 +1,71 @@
+"""The calls of a claimer and those of the floor, one by one, each with its cost."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from benchmarks.core import floor
+from benchmarks.core.claimer import Claimer
+from benchmarks.core.cost import Cost, cost_of
+from benchmarks.core.fill import QUEUE
+from benchmarks.core.limits import ROWS
+from benchmarks.core.sessions import CLAIM, COMPLETE, SETTLE_AND_CLAIM, completed
+
+CALLS = ("claim_task", "complete_lease", "settle_and_claim")
+
+# EXPLAIN does not tell what was claimed.
+_CURRENT = """
+    select lease_id, claim_token from hwqueue.list_leases(
+      p_queue => %s, p_state => 'claimed', p_limit => 1)
+"""
+
+
+def costs_of_calls(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
+    """What each of `CALLS` costs, so many times each; no claim is left behind."""
+    costs: dict[str, list[Cost]] = {call: [] for call in CALLS}
+    node = [claimer.node.node_id, claimer.node.epoch]
+    for _ in range(times):
+        costs["claim_task"].append(cost_of(claimer.connection, CLAIM, [QUEUE, *node, 1]))
+        costs["complete_lease"].append(cost_of(claimer.connection, COMPLETE, _current(claimer)))
+    held = claimer.take()
+    for _ in range(times):
+        values = [*node, Jsonb([completed(*held)]), QUEUE, 1]
+        costs["settle_and_claim"].append(cost_of(claimer.connection, SETTLE_AND_CLAIM, values))
+        held = _current(claimer)
+    claimer.settle(*held)
+    return costs
+
+
+def costs_of_floor(connection: psycopg.Connection[Any], times: int) -> dict[str, list[Cost]]:
+    """What the floor's claim and complete cost, one by one and together."""
+    claims: list[Cost] = []
+    completions: list[Cost] = []
+    for _ in range(times):
+        claims.append(cost_of(connection, floor.CLAIM, []))
+        [job] = connection.execute("select id from floor where state = 1").fetchall()
+        completions.append(cost_of(connection, floor.COMPLETE, job))
+    both = [claim + completion for claim, completion in zip(claims, completions, strict=True)]
+    return {"claim": claims, "complete": completions, "claim and complete": both}
+
+
+def typical(costs: Sequence[Cost]) -> dict[str, float]:
+    """Each figure's median over the calls that wrote no whole page to the log."""
+    plain = [cost for cost in costs if cost.page_images == 0]
+    if not plain:
+        raise RuntimeError("every call wrote whole pages: is a checkpoint running all the time?")
+    figures: dict[str, float] = {
+        "pages": median(cost.pages for cost in plain),
+        "wal bytes": median(cost.wal_bytes for cost in plain),
+    }
+    for what in sorted({what for cost in plain for what in cost.rows}):
+        figures[f"{ROWS}{what}"] = median(cost.rows[what] for cost in plain)
+    return figures
+
+
+def _current(claimer: Claimer) -> tuple[object, int]:
+    row = claimer.connection.execute(_CURRENT, [QUEUE]).fetchone()
+    assert row is not None, "the call before claimed a lease"
+    return row[0], row[1]

@@ -1,0 +1,109 @@
+"""The guard: do claims and settlements still cost what they may?
+
+Counts pages, log and rows of single calls at small sizes, which a noisy machine does not move, and
+holds them against committed limits (benchmarks/limits.toml).
+"""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.core import limits
+from benchmarks.core.fill import kind
+from benchmarks.core.metered import costs_of_calls, typical
+from benchmarks.core.run import Run
+from benchmarks.core.scene import Scene
+from benchmarks.core.server import database, server
+
+LIMITS = Path(__file__).parent.parent / "limits.toml"
+WARM_UP = 10
+CALLS = 15
+WAITING = 2000
+
+_CPU_NODE = {"labels": {"pool": "cpu"}}
+_FULL_NODE = {"capacity": {"cpu_milli": 1000}}
+SCENES = {
+    "1 class": Scene(WAITING),
+    "1 class, counted": Scene(
+        WAITING, [kind(placement={"resources": {"cpu_milli": 1}})], node=_FULL_NODE
+    ),
+    "100 classes": Scene(WAITING, [kind(labels={"n": str(number)}) for number in range(100)]),
+    "20,000 ineligible ahead": Scene(
+        WAITING,
+        [kind(affinity_tags={"pool": "cpu"})],
+        ahead=20_000,
+        ahead_kinds=[kind(affinity_tags={"pool": "gpu", "n": number}) for number in range(10)],
+        node=_CPU_NODE,
+    ),
+    "100 blocked classes ahead": Scene(
+        WAITING,
+        [kind(placement={"resources": {"cpu_milli": 1}})],
+        ahead=2000,
+        ahead_kinds=[
+            kind(placement={"resources": {"cpu_milli": 2000 + number}}) for number in range(100)
+        ],
+        node=_FULL_NODE,
+    ),
+}
+
+
+def smoke(
+    ctx: typer.Context,
+    *,
+    limits_file: Annotated[Path, typer.Option("--limits", help="What calls may cost")] = LIMITS,
+    write: Annotated[
+        bool, typer.Option("--write", help="Make limits of what is found, with a tenth of headroom")
+    ] = False,
+) -> None:
+    """Hold the cost of calls against the committed limits; exits with 1 if one is exceeded."""
+    run = Run.of(ctx)
+    with server(run.dsn) as dsn:
+        found = {
+            f"{name}: {call}": figures
+            for name, scene in SCENES.items()
+            for call, figures in _measure(run, dsn, scene).items()
+        }
+    if write:
+        limits.write(limits_file, found)
+        run.tell(f"wrote {limits_file}")
+        return
+    allowed = limits.read(limits_file)
+    excesses = limits.exceeded(found, allowed)
+    _show(found, allowed, excesses)
+    if excesses:
+        raise typer.Exit(1)
+
+
+def _measure(run: Run, server_dsn: str, scene: Scene) -> dict[str, dict[str, float]]:
+    """What each call costs in a scene once caches and plans are warm."""
+    with database(server_dsn) as dsn, closing(scene.prepare(run, dsn)) as claimer:
+        for _ in range(WARM_UP):
+            claimer.timed_claim()
+        return {call: typical(costs) for call, costs in costs_of_calls(claimer, CALLS).items()}
+
+
+def _show(found: limits.Figures, allowed: limits.Figures, excesses: list[limits.Excess]) -> None:
+    """A row for each call; then what is above its limit."""
+    table = Table(
+        "call", "pages", "log, bytes", "rows", title="found / limit", title_justify="left"
+    )
+    for call, figures in found.items():
+        limit = allowed.get(call, {})
+        rows = ", ".join(
+            f"{what.removeprefix(limits.ROWS)} {count:g}"
+            for what, count in figures.items()
+            if what.startswith(limits.ROWS)
+        )
+        counted = (f"{figures[what]:g} / {limit.get(what, 0):g}" for what in ("pages", "wal bytes"))
+        table.add_row(call, *counted, rows)
+    console = Console() if Console().is_terminal else Console(width=140)
+    console.print(table)
+    for excess in excesses:
+        console.print(
+            f"above its limit: {excess.call}, {excess.what}: {excess.found:g} > {excess.limit:g}",
+            style="red",
+        )
