@@ -8,10 +8,10 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all sync snapshot reference bench clean
+.PHONY: help setup demo check test test-all sync snapshot reference bench bench-smoke clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with everything that the other targets need
 
@@ -51,6 +51,9 @@ snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json fr
 
 bench: setup ## Measure; see benchmarks/README.md
 	$(BIN)/python -m benchmarks
+
+bench-smoke: setup ## Hold what calls cost against benchmarks/limits.toml; under a minute
+	$(BIN)/python -m benchmarks smoke
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -71,25 +71,30 @@ class RanDryError(Exception):
     """Nothing was left before the clock even started: the sizes do not fit."""
 
 
-def drive(opener: Opener, connections: int, seconds: float, warmup: float = 1.0) -> Load:
+def drive(opener: Opener, connections: int, seconds: float, warmup: float | None = None) -> Load:
     """Open `connections` sessions, start them together, let them step for `seconds`.
 
     A session that runs dry ends early and counts for the time that it had work.
 
     Args:
-        warmup: Seconds of work before the clock starts.
+        warmup: Seconds of work before the clock starts; None: one, or as short as `seconds`.
 
     Raises:
         RanDryError: A session found nothing to do in the warm-up or right after it.
         Exception: What a session raised.
     """
+    if warmup is None:
+        warmup = min(1.0, seconds)
     barrier = _CONTEXT.Barrier(connections)
     with ProcessPoolExecutor(
         connections, mp_context=_CONTEXT, initializer=_inherit, initargs=(barrier,)
     ) as pool:
         # Each waits at the barrier for all others, so no process gets two of them.
         waiting = [
-            pool.submit(_run, opener, number, seconds, warmup) for number in range(connections)
+            pool.submit(
+                _run, opener, number, seconds, min(1.0, seconds) if warmup is None else warmup
+            )
+            for number in range(connections)
         ]
         runs = _results(waiting)
     latencies = [latency for run in runs for latency in run.latencies]

@@ -11,7 +11,7 @@ from benchmarks.core.fill import QUEUE, Lease, fill, kind, spawn
 from benchmarks.core.node import register, register_on
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
-from benchmarks.core.server import calm_down
+from benchmarks.core.server import calm_down, outlive
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Scene:
         fill(run, dsn, self.kinds, self.waiting)
         self._register_others(run, dsn)
         calm_down(dsn)
+        outlive(dsn)
         return claimer
 
     def _register_others(self, run: Run, dsn: str) -> None:

@@ -3,6 +3,7 @@
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +27,9 @@ SETTINGS = (
     "jit",
     "max_connections",
 )
+
+# A background analyze of millions of rows may take that long.
+_OUTLIVE_SECONDS = 60
 
 
 @contextmanager
@@ -73,6 +77,23 @@ def calm_down(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("vacuum analyze")
         connection.execute("checkpoint")
+
+
+def outlive(dsn: str) -> None:
+    """Wait until every transaction that is open now, anywhere on the server, has ended.
+
+    What one of them may not have seen yet, such as a class, is looked at anew by every claim.
+
+    Raises: TimeoutError after a minute.
+    """
+    deadline = time.monotonic() + _OUTLIVE_SECONDS
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        mine = connection.execute("select pg_current_xact_id()::text").fetchone()
+        over = "select pg_snapshot_xmin(pg_current_snapshot()) > %s::xid8"
+        while connection.execute(over, mine).fetchone() != (True,):
+            if time.monotonic() > deadline:
+                raise TimeoutError("a session on this server keeps a transaction open")
+            time.sleep(0.05)
 
 
 def machine(dsn: str) -> dict[str, str]:

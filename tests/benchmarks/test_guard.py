@@ -1,0 +1,81 @@
+"""The guard fails when a call costs more than it may, and only then."""
+
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from benchmarks.__main__ import app
+from benchmarks.core import limits
+from benchmarks.core.cost import cost_of
+from benchmarks.core.limits import Excess
+from benchmarks.core.scene import Scene
+from benchmarks.questions import smoke
+
+FOUND = {"claim": {"pages": 40, "wal bytes": 601.0, "rows: ready deleted": 1.0}}
+
+
+def test_written_limits_leave_room_but_not_for_rows(tmp_path: Path) -> None:
+    limits.write(tmp_path / "limits.toml", FOUND)
+    assert limits.read(tmp_path / "limits.toml") == {
+        "claim": {"pages": 44, "wal bytes": 662, "rows: ready deleted": 1}
+    }
+
+
+def test_what_has_no_limit_may_not_be() -> None:
+    assert limits.exceeded(FOUND, FOUND) == []
+    assert limits.exceeded({"claim": {"rows: node updated": 1}}, FOUND) == [
+        Excess("claim", "rows: node updated", 0, 1)
+    ]
+    assert limits.exceeded({"other": {"pages": 1}}, FOUND) == [Excess("other", "pages", 0, 1)]
+
+
+def test_the_committed_limits_are_of_these_scenes() -> None:
+    scenes = {call.rsplit(": ", 1)[0] for call in limits.read(smoke.LIMITS)}
+    assert scenes == set(smoke.SCENES)
+
+
+def test_a_call_above_its_limit_fails(
+    server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smoke, "SCENES", {"few": Scene(100)})
+    file = tmp_path / "limits.toml"
+    assert guard(server_dsn, file, "--write").exit_code == 0
+    assert guard(server_dsn, file).exit_code == 0
+    found = limits.read(file)
+    lower = {"few: claim_task": {**found["few: claim_task"], "pages": 5}}
+    limits.write(file, {**found, **lower})
+    ended = guard(server_dsn, file)
+    assert ended.exit_code == 1
+    assert "above its limit: few: claim_task, pages" in ended.output
+    assert ended.output.count("above its limit") == 1
+
+
+def test_costs_are_counted(conn: psycopg.Connection) -> None:
+    conn.execute("create table public.counted (id int primary key, at int, note int)")
+    conn.execute("create index on public.counted (at)")
+    conn.execute("insert into public.counted select n, 0, 0 from generate_series(1, 10) n")
+
+    def rows(call: LiteralString) -> dict[str, int]:
+        cost = cost_of(conn, call, [])
+        assert cost.pages > 0
+        assert (cost.wal_bytes > 0) == bool(cost.rows)
+        return dict(cost.rows)
+
+    assert rows("select * from public.counted") == {}
+    assert rows("insert into public.counted values (11, 0, 0), (12, 0, 0)") == {
+        "counted inserted": 2
+    }
+    assert rows("update public.counted set note = 1 where id = 1") == {"counted updated_hot": 1}
+    assert rows("update public.counted set at = 1 where id = 1") == {"counted updated": 1}
+    assert rows("delete from public.counted where id > 10") == {"counted deleted": 2}
+    assert rows("select 1 from public.counted where id < 4 for update") == {"counted locked": 3}
+    assert rows("select * from public.counted") == {}
+
+
+def guard(server_dsn: str, file: Path, *more: str) -> Result:
+    """Run the guard with these limits."""
+    options = ["--dsn", server_dsn, "smoke", "--limits", str(file), *more]
+    return CliRunner().invoke(app, options, catch_exceptions=False)

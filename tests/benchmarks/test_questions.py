@@ -1,0 +1,42 @@
+"""Every question runs at the smallest size: benchmarks rot when nobody runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import QUESTIONS, app
+
+FEW = ["--claims", "2", "--rounds", "3"]
+SHORT = ["--seconds", "0.02", "--rounds", "3"]
+SMALL = {
+    "floor": [*SHORT, "--connections", "1", "--backlog", "4000"],
+    "ineligible": [*FEW, "--backlog", "20"],
+    "blocked": [*FEW, "--backlog", "20", "--classes", "1", "--classes", "3"],
+    "eligible": [*FEW, "--sizes", "20", "--sizes", "40"],
+    "active": [*FEW, "--classes", "1", "--classes", "3", "--waiting", "30"],
+    "existing": [*FEW, "--classes", "10", "--classes", "20", "--waiting", "20"],
+    "nodes": [*FEW, "--counts", "1", "--counts", "3"],
+    "profiles": [*FEW, "--counts", "1", "--counts", "3"],
+    "payloads": [*FEW, "--sizes", "100", "--sizes", "10000"],
+    "priorities": [*FEW, "--waiting", "20"],
+    "connections": [*SHORT, "--counts", "1", "--counts", "2", "--backlog", "4000"],
+    "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
+    "spawns": SHORT,
+    "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
+    "cost": ["--calls", "5", "--rounds", "3"],
+}
+
+
+@pytest.mark.parametrize("question", [question.__name__ for question in QUESTIONS])
+def test_a_question_is_answered(server_dsn: str, tmp_path: Path, question: str) -> None:
+    out = tmp_path / "out.json"
+    before = ["--dsn", server_dsn, "--json", str(out), "--chart", str(tmp_path)]
+    options = [*before, question, *SMALL[question]]
+    ended = CliRunner().invoke(app, options, catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+    [answer] = json.loads(out.read_text(encoding="utf-8"))
+    assert answer["question"] == question
+    assert answer["figures"]
+    assert (tmp_path / f"{question}.png").stat().st_size > 0
