@@ -1,0 +1,1 @@
+"""Other queues, measured beside hwqueue: one small adapter each."""

@@ -1,0 +1,129 @@
+"""hwqueue as one of the queues that are measured side by side: a node for each connection."""
+
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from rich.console import Console
+
+from benchmarks.core import fill
+from benchmarks.core.fill import QUEUE, Lease
+from benchmarks.core.node import Node, register
+from benchmarks.core.payload import payload
+from benchmarks.core.queue import create_queue
+from benchmarks.core.run import Run
+from benchmarks.core.sessions import CLAIM, COMPLETE, SETTLE_AND_CLAIM, completed
+from benchmarks.peers.packages import installed_version
+from benchmarks.peers.peer import ANY, Connection, SqlPeer, count
+from hwqueue.schema import upgrade
+
+_QUIET = Run(None, Console(quiet=True))
+
+
+@dataclass(frozen=True)
+class Hwqueue(SqlPeer):
+    """hwqueue; a kind is a label that the node must have.
+
+    Attributes:
+        joined: Settle and claim in one call instead of claim_task and complete_lease.
+        nodes_per_connection: A connection claims for so many nodes in turn.
+        cpu_milli: What each lease needs; 0: capacity is not counted.
+    """
+
+    name: str = "hwqueue"
+    joined: bool = False
+    nodes_per_connection: int = 1
+    cpu_milli: int = 0
+    best_batch = 500
+    routes_by = "affinity_tags"
+
+    def version(self) -> str:
+        """See `Peer`."""
+        return installed_version("hwqueue")
+
+    def install(self, dsn: str) -> None:
+        """Install the schema, make the queue."""
+        upgrade(dsn)
+        create_queue(dsn)
+
+    def fill(self, dsn: str, count: int, kind: str = ANY) -> None:
+        """Copies of one spawned lease; spawning a million takes minutes."""
+        fill.fill(_QUIET, dsn, [self.lease(kind)], count)
+
+    def waiting(self, dsn: str, kind: str = ANY) -> int:
+        """Pending leases, of all kinds: no kind is topped up apart from another."""
+        return count(dsn, "select sum(pending) from hwqueue.list_queues()")
+
+    def connect(self, dsn: str, number: int = 0, kind: str = ANY) -> "HwqueueJobs":
+        """Register the connection's nodes and open it."""
+        first = number * self.nodes_per_connection
+        spec: dict[str, Any] = {} if kind == ANY else {"labels": {"pool": kind}}
+        if self.cpu_milli:
+            spec["capacity"] = {"cpu_milli": 64 * self.cpu_milli}
+        nodes = [register(dsn, first + more, **spec) for more in range(self.nodes_per_connection)]
+        opened = JoinedHwqueueJobs if self.joined else HwqueueJobs
+        return opened(dsn, nodes, self.lease(kind))
+
+    def lease(self, kind: str = ANY) -> Lease:
+        """A lease of a kind, as spawn_leases takes it."""
+        options: dict[str, Any] = {} if kind == ANY else {"affinity_tags": {"pool": kind}}
+        if self.cpu_milli:
+            options["placement"] = {"resources": {"cpu_milli": self.cpu_milli}}
+        return fill.kind(payload(), **options)
+
+
+class HwqueueJobs(Connection):
+    """See `Jobs`; claims with claim_task, settles with complete_lease or a batch in one call."""
+
+    def __init__(self, dsn: str, nodes: list[Node], lease: Lease) -> None:
+        super().__init__(dsn)
+        self._nodes = cycle(nodes)
+        self._node = nodes[0]
+        self._lease = lease
+
+    def spawn(self, count: int) -> None:
+        """See `Jobs`."""
+        fill.spawn(self.connection, [self._lease] * count)
+
+    def claim(self, quantity: int) -> list[Any]:
+        """See `Jobs`; for the next node."""
+        self._node = next(self._nodes)
+        values = [QUEUE, self._node.node_id, self._node.epoch, quantity]
+        rows = self.connection.execute(CLAIM, values, prepare=True)
+        return [(row[0], row[1]) for row in rows]
+
+    def complete(self, claimed: list[Any]) -> None:
+        """See `Jobs`."""
+        if len(claimed) == 1:
+            self.connection.execute(COMPLETE, claimed[0], prepare=True)
+        elif claimed:
+            self._settle_and_claim(claimed, 0)
+
+    def _settle_and_claim(self, settle: list[Any], quantity: int) -> list[tuple[Any, ...]]:
+        settled = Jsonb([completed(lease, token) for lease, token in settle])
+        values = [self._node.node_id, self._node.epoch, settled, QUEUE, quantity]
+        return self.connection.execute(SETTLE_AND_CLAIM, values, prepare=True).fetchall()
+
+
+class JoinedHwqueueJobs(HwqueueJobs):
+    """See `Jobs`; what was claimed is settled by the call that claims the next."""
+
+    def __init__(self, dsn: str, nodes: list[Node], lease: Lease) -> None:
+        super().__init__(dsn, nodes, lease)
+        self._held: list[Any] = []
+
+    def claim(self, quantity: int) -> list[Any]:
+        """Settle what is held, claim more."""
+        rows = self._settle_and_claim(self._held, quantity)
+        self._held = []
+        return [(lease, token) for kind, lease, token, _ in rows if kind == "claimed"]
+
+    def complete(self, claimed: list[Any]) -> None:
+        """Keep it for the next call."""
+        self._held = claimed
+
+    def close(self) -> None:
+        """Settle what is held and close the connection."""
+        self._settle_and_claim(self._held, 0)
+        super().close()

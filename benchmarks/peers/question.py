@@ -1,0 +1,101 @@
+"""Is hwqueue faster than other Postgres queues, at every backlog and in batches?
+
+Every queue has a database of its own on one server; they take turns. A job is claimed and then
+completed, two commits, by a handler that does nothing and with the same payload. Where a queue has
+batches, one call claims a batch and one completes it. hwqueue's own best is settle_and_claim.
+"""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from benchmarks.core.load import Load, take_turns
+from benchmarks.core.options import Rounds, Seconds
+from benchmarks.core.rates import rate_against
+from benchmarks.core.report import Aim, Answer, Figure, at_least
+from benchmarks.core.run import Run
+from benchmarks.core.server import databases, machine
+from benchmarks.peers.hwqueue import Hwqueue
+from benchmarks.peers.peer import Effort, Peer
+from benchmarks.peers.registry import AtHand, PeerNames, PeerSql, at_hand
+from benchmarks.peers.throughput import measure, usable_batch
+
+BATCH_AIM = at_least(1)
+BEST_AIM = at_least(0.7)
+
+
+def peers(
+    ctx: typer.Context,
+    *,
+    backlogs: Annotated[
+        list[int], typer.Option(help="Jobs waiting, ascending; may be repeated", min=100)
+    ] = [10_000, 100_000, 1_000_000],  # noqa: B006
+    batches: Annotated[
+        list[int], typer.Option(help="Jobs in a call, beside each one's best", min=1)
+    ] = [1, 10],  # noqa: B006
+    connections: Annotated[int, typer.Option(help="Connections at once", min=1)] = 4,
+    seconds: Seconds = 10,
+    rounds: Rounds = 3,
+    peer: PeerNames = [],  # noqa: B006
+    peer_sql: PeerSql = [],  # noqa: B006
+) -> Answer:
+    """Jobs/s of hwqueue over those of other queues in Postgres."""
+    run = Run.of(ctx)
+    found = at_hand(peer, peer_sql)
+    figures: list[Figure] = []
+    with ExitStack() as stack:
+        dsns = _databases(run, stack, found)
+        for backlog in sorted(backlogs):
+            for batch in (*batches, None):
+                named = "each one's best batch" if batch is None else f"batch {batch}"
+                cell = f"{backlog:,} waiting, {named}"
+                turns = {
+                    name: partial(
+                        measure,
+                        one,
+                        dsns[name],
+                        backlog,
+                        Effort(
+                            usable_batch(batch or one.best_batch, backlog, connections),
+                            connections,
+                            seconds,
+                        ),
+                    )
+                    for name, one in _sides(found, batch).items()
+                }
+                run.tell(cell)
+                loads = take_turns(turns, rounds, run.tell)
+                figures += _figures(cell, loads, BEST_AIM if batch is None else BATCH_AIM)
+        compared = f"hwqueue / peer, {connections} connections; the aim is against the best"
+        facts = machine(dsns[Hwqueue.name])
+        return Answer("peers", compared, tuple(figures), ctx.params, facts, found.notes)
+
+
+def _databases(run: Run, stack: ExitStack, found: AtHand) -> dict[str, str]:
+    """A database for each queue, with it in it."""
+    everyone: list[Peer] = [Hwqueue(), *found.peers]
+    dsns = stack.enter_context(databases(run.dsn, len(everyone)))
+    for one, dsn in zip(everyone, dsns, strict=True):
+        one.install(dsn)
+    return {one.name: dsn for one, dsn in zip(everyone, dsns, strict=True)}
+
+
+def _sides(found: AtHand, batch: int | None) -> dict[str, Peer]:
+    """Who takes part: hwqueue and those that have such batches; None: each at its best."""
+    own = Hwqueue()
+    able = [one for one in found.peers if batch is None or batch <= one.best_batch]
+    return {own.name: replace(own, joined=batch is None), **{one.name: one for one in able}}
+
+
+def _figures(cell: str, loads: dict[str, list[Load]], aim: Aim) -> list[Figure]:
+    own = loads[Hwqueue.name]
+    others = {name: each for name, each in loads.items() if name != Hwqueue.name}
+    best = max(others, key=lambda name: median(load.per_second for load in others[name]))
+    return [
+        rate_against(f"{cell}: {name}", own, each, aim if name == best else None, timed=False)
+        for name, each in others.items()
+    ]
