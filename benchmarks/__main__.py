@@ -83,9 +83,17 @@ def everything(
     ctx.obj = Run(dsn, Console(stderr=True))
     if ctx.invoked_subcommand is not None:
         return None
+    return (_at_default_sizes(ctx, question.__name__) for question in QUESTIONS)
+
+
+def _at_default_sizes(ctx: typer.Context, name: str) -> Answer:
+    """The answer that the command gives without options."""
     assert isinstance(ctx.command, typer.core.TyperGroup)
-    commands = ctx.command.commands
-    return (ctx.invoke(commands[question.__name__]) for question in QUESTIONS)
+    command = ctx.command.commands[name]
+    with command.make_context(name, [], parent=ctx) as asked:
+        answer = command.invoke(asked)
+    assert isinstance(answer, Answer)
+    return answer
 
 
 if __name__ == "__main__":
