@@ -15,14 +15,12 @@ import typer
 
 from benchmarks.core.load import Load, RanDryError, take_turns
 from benchmarks.core.options import Rounds, Seconds
-from benchmarks.core.report import Answer, Figure, at_most
+from benchmarks.core.report import Answer, Figure
 from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down, databases, machine
 from benchmarks.peers.hwqueue import Hwqueue
 from benchmarks.peers.peer import UNWANTED, WANTED, Effort, Jobs, Peer, SqlPeer
 from benchmarks.peers.registry import PeerNames, PeerSql, at_hand
-
-AIM = at_most(1)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ def _claims(run: Run, sides: list[_Side], claims: int, rounds: int) -> tuple[Fig
             "claim p50 ms",
             values=own,
             bases=[of_all[side.peer.name] for of_all in by_round],
-            aim=AIM,
         )
         for side in sides[1:]
         if side.peer.name in jobs
@@ -121,7 +118,6 @@ def _steps(
             "claim and complete p50 ms",
             values=own,
             bases=[load.p50_ms for load in loads[side.peer.name]],
-            aim=AIM,
         )
         for side in clients
     )

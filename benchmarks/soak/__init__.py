@@ -1,0 +1,1 @@
+"""What a queue does over many minutes while another session holds an old snapshot."""

@@ -1,0 +1,127 @@
+"""Does a queue stay fast while another session holds an old snapshot, and shrink afterwards?
+
+As long as a snapshot is held, vacuum removes nothing that was deleted since: whatever a claim scans
+from its start fills with dead entries. Work is offered at a fixed rate; see `pace`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from math import ceil
+from typing import Annotated
+
+import psycopg
+import typer
+
+from benchmarks.core.report import Aim, Answer, Figure, at_least, at_most
+from benchmarks.core.run import Run
+from benchmarks.core.server import calm_down, database, machine
+from benchmarks.peers.hwqueue import Hwqueue
+from benchmarks.peers.peer import SqlPeer
+from benchmarks.peers.registry import PeerSql, sql_peer
+from benchmarks.soak.figures import Minute, latency_kept, minutes, rate_kept, tables
+from benchmarks.soak.pace import SPAWN_BATCH, Pace, Phase, keep_pace
+from benchmarks.soak.sizes import Sizes, sizes, total
+
+# The loops keep to a schedule, so a rate that is kept is exact but for the cuts.
+RATE_AIM = at_least(0.98)
+LATENCY_AIM = at_most(2)
+COUNTED_LATENCY_AIM = at_most(3)
+
+_NOTES = (
+    f"spawns are batches of {SPAWN_BATCH} in the loops that claim and complete one by one",
+    "a probe is a claim in a transaction that is rolled back, ten a second",
+    "MiB with indexes; rows completed stay in the table where a queue keeps them",
+)
+
+
+def soak(
+    ctx: typer.Context,
+    *,
+    peer: Annotated[str, typer.Option(help="Which queue; one with SQL")] = "hwqueue",
+    seconds: Annotated[float, typer.Option(help="With the snapshot held", min=1)] = 600,
+    after: Annotated[float, typer.Option(help="Seconds after its release", min=0)] = 180,
+    rate: Annotated[float, typer.Option(help="Leases/s offered", min=1)] = 2000,
+    connections: Annotated[int, typer.Option(help="They share the rate", min=1)] = 8,
+    backlog: Annotated[int, typer.Option(help="Waiting all the time", min=1)] = 1000,
+    counted_nodes: Annotated[
+        int, typer.Option(help="hwqueue only: claim for so many nodes with counted CPUs", min=0)
+    ] = 0,
+    snapshot: Annotated[bool, typer.Option(help="Hold one; without: the control")] = True,
+    peer_sql: PeerSql = [],  # noqa: B006
+) -> list[Answer]:
+    """Rate, claim latency and sizes over minutes while another session holds a snapshot."""
+    run = Run.of(ctx)
+    queue = _queue(peer, peer_sql, counted_nodes, connections)
+    held = "snapshot held" if snapshot else "no snapshot"
+    pace = Pace(rate, connections, seconds)
+    with database(run.dsn) as dsn:
+        queue.install(dsn)
+        queue.fill(dsn, backlog)
+        calm_down(dsn)
+        before = sizes(dsn)
+        with held_snapshot(dsn) if snapshot else nullcontext():
+            phase, samples = _phase(run, queue, dsn, pace, held)
+        by_minute = minutes(held, phase, samples, _minute(seconds))
+        moments = {held: samples[-1]}
+        if after:
+            later, then = _phase(run, queue, dsn, replace(pace, seconds=after), "released")
+            by_minute += minutes("released", later, then, _minute(after))
+            moments["released"] = then[-1]
+        by_aim = _kept(phase, pace, COUNTED_LATENCY_AIM if counted_nodes else LATENCY_AIM)
+        by_table = tables(before, moments)
+        facts = machine(dsn)
+    offered = f"{queue.name} at {rate:,.0f} leases/s, {held}"
+    return [
+        Answer("soak", offered, tuple(by_aim), ctx.params, facts),
+        Answer("soak-minutes", offered, tuple(by_minute), ctx.params, facts, _NOTES),
+        Answer("soak-tables", f"{offered}, against before", tuple(by_table), ctx.params, facts),
+    ]
+
+
+def _queue(name: str, sql_files: list[str], counted_nodes: int, connections: int) -> SqlPeer:
+    queue = sql_peer(name, sql_files)
+    if not counted_nodes:
+        return queue
+    if not isinstance(queue, Hwqueue):
+        raise typer.BadParameter("--counted-nodes goes with hwqueue only")
+    return replace(queue, cpu_milli=1000, nodes_per_connection=ceil(counted_nodes / connections))
+
+
+@contextmanager
+def held_snapshot(dsn: str) -> Iterator[None]:
+    """Another session that looks at the database as it is now, for as long as this lasts."""
+    with psycopg.connect(dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select")
+        yield
+
+
+def _phase(run: Run, queue: SqlPeer, dsn: str, pace: Pace, name: str) -> tuple[Phase, list[Sizes]]:
+    def sample() -> Sizes:
+        found = sizes(dsn)
+        whole = total(found)
+        run.tell(f"{name}: {whole.dead:,} dead rows, {whole.mebibytes:,.0f} MiB")
+        return found
+
+    return keep_pace(queue, dsn, pace, _minute(pace.seconds), sample)
+
+
+def _minute(seconds: float) -> float:
+    """A minute, or half of what is shorter than two."""
+    return seconds / max(2, round(seconds / 60))
+
+
+def _kept(phase: Phase, pace: Pace, latency_aim: Aim) -> list[Figure]:
+    """The last minute of the snapshot against what was offered, and against the first minute."""
+    length = _minute(pace.seconds)
+    number = round(pace.seconds / length) - 1
+    first, last = (Minute.of(phase.claims, minute, length) for minute in (0, number))
+    first_probe, last_probe = (Minute.of(phase.probes, minute, length) for minute in (0, number))
+    return [
+        rate_kept(last, pace.per_second, RATE_AIM),
+        latency_kept("claim", 50, first, last),
+        latency_kept("claim", 99, first, last, latency_aim),
+        latency_kept("probe", 50, first_probe, last_probe),
+        latency_kept("probe", 99, first_probe, last_probe),
+    ]
