@@ -2275,6 +2275,27 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   order by q.name
 $$;
 
+CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return array(
+    select r.ctid
+    from (
+      select h.place
+      from unnest(p_classes) k(class_id)
+      cross join lateral (
+        select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+        order by x.tier, x.rank, x.position limit p_limit
+      ) h
+      order by h.tier, h.rank, h.position limit p_limit
+    ) c
+    join hwqueue.ready r on r.ctid = c.place
+    for update of r skip locked);
+end
+$$;
+
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql
     AS $$
@@ -2322,9 +2343,7 @@ CREATE FUNCTION hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks t
     LANGUAGE plpgsql
     AS $$
 begin
-  if cardinality(p_eligible.classes) <= 200
-     and (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-     and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
+  if cardinality(p_eligible.classes) <= 200 then
     return array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
@@ -4053,6 +4072,23 @@ CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS in
     * (1 - random() * (p_retry ->> 'jitter')::double precision)) end
 $$;
 
+CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if cardinality(p_eligible.classes) > 200
+     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
+        and (p_room is null or hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0) then
+    return p_eligible.classes;
+  end if;
+  return array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
+end
+$$;
+
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4497,6 +4533,7 @@ declare
   v_rank bigint;
   v_position bigint;
   v_marks int;
+  v_front record;
   v_places tid[] := '{}';
 begin
   select s.* into v_eligible
@@ -4507,6 +4544,10 @@ begin
   perform 1 from hwqueue.placement_class c
   where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
   if found then
+    return '{}';
+  end if;
+  v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
+  if v_eligible.classes = '{}' then
     return '{}';
   end if;
   -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
@@ -4522,10 +4563,17 @@ begin
     end if;
   end if;
   if v_places = '{}' then
-    -- marks lag behind: from the first entry that lives
-    select f.tier, f.rank, f.position into v_tier, v_rank, v_position from hwqueue.queue_front(p_queue_id, p_shard) f;
-    if v_tier is not null then
-      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
+    -- the mark lags behind, or there is none: from the first entry that lives, unless that has been seen
+    select f.tier, f.rank, f.position into v_front from hwqueue.queue_front(p_queue_id, p_shard) f;
+    if v_front.tier is null then
+      return '{}';
+    end if;
+    if v_marks <> 1 or (v_front.tier, v_front.rank) <> (v_tier, v_rank) or v_front.position > v_position + v_reach then
+      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_front.tier, v_front.rank, v_front.position,
+                                       v_front.position + v_reach, p_limit, p_now, p_shard);
+    end if;
+    if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
+      v_places := hwqueue.lock_heads(v_eligible.classes, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;
@@ -5305,6 +5353,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -5458,6 +5508,8 @@ GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_producer;

@@ -1,6 +1,8 @@
--- Locks the oldest entries of the best tier and rank of a queue that a plain node may run and has room for, up to p_limit of them, and
--- gives their places; no places: they are not at the front, or the node likes some classes of this queue better, see pick_leases.
--- Walks a stretch of p_window positions (more for a larger batch): no more entries than that, less where other queues share them.
+-- Locks the oldest entries of a queue that a plain node may run and has room for, up to p_limit of them, and gives their places: those
+-- at the front of the queue's order, else the heads of its classes; no places: there are none, or the node likes some
+-- classes of this queue better than others, or is at a loss otherwise: see pick_leases.
+-- At the front it walks a stretch of p_window positions (more for a larger batch) of the best tier and rank: no more entries
+-- than that, less where other queues share them.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_window int,
                                               p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
@@ -26,6 +28,12 @@ begin
   if found then
     return '{}';
   end if;
+  if p_tasks is not null or p_room is not null then
+    v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
+    if v_eligible.classes = '{}' then
+      return '{}';
+    end if;
+  end if;
   -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
   select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
   from hwqueue.low_water w
@@ -41,52 +49,17 @@ begin
   if v_places = '{}' then
     -- the mark lags behind, or there is none: from the first entry that lives, unless that has been seen
     select f.tier, f.rank, f.position into v_front from hwqueue.queue_front(p_queue_id, p_shard) f;
-    if v_front.tier is not null and (v_marks <> 1 or v_front.tier <> v_tier or v_front.rank <> v_rank or v_front.position > v_position + v_reach) then
+    if v_front.tier is null then
+      return '{}';
+    end if;
+    if v_marks <> 1 or (v_front.tier, v_front.rank) <> (v_tier, v_rank) or v_front.position > v_position + v_reach then
       v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_front.tier, v_front.rank, v_front.position,
                                        v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
+    if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
+      v_places := hwqueue.lock_heads(v_eligible.classes, p_limit, p_now, p_shard);
+    end if;
   end if;
   return v_places;
-end
-$$;
-
--- Locks the oldest entries of a tier and rank between two positions that nodes of a profile may run and this one has room for; gives
--- their places.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
-  p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
-language plpgsql volatile
-as $$
-declare
-  v_classes bigint[] := p_eligible.classes;
-begin
-  if cardinality(v_classes) > 200 then
-    return array(
-      select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to
-        and exists (select 1 from hwqueue.profile_eligibility e
-                    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
-        and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit
-      for update skip locked);
-  end if;
-  if (p_tasks is not null and (cardinality(p_eligible.task_names) > 50 or not p_eligible.task_names <@ p_tasks))
-     or hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) > 0 then
-    -- not all of them: which?
-    v_classes := array(
-      select e.class_id from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-        and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-        and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
-  end if;
-  return array(
-    select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-      and r.position between p_from and p_to and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > p_now)
-    order by r.position limit p_limit
-    for update skip locked);
 end
 $$;

@@ -1,0 +1,73 @@
+-- Of the classes that profile_queue lists, those of these tasks that a node has room for; the list as it is when it is too long to be
+-- complete (201): then lock_stretch asks class by class.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard int)
+returns bigint[]
+language plpgsql stable
+as $$
+begin
+  if cardinality(p_eligible.classes) > 200
+     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
+        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
+    return p_eligible.classes;
+  end if;
+  return array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
+end
+$$;
+
+-- Locks the oldest entries of a tier and rank between two positions whose classes are among p_eligible.classes; gives their places.
+-- When that list is too long to be complete, each entry's class is looked up.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
+  p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+begin
+  if cardinality(p_eligible.classes) <= 200 then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  end if;
+  return array(
+    select r.ctid from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+      and r.position between p_from and p_to
+      and exists (select 1 from hwqueue.profile_eligibility e
+                  where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+                    and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                    and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
+      and (r.deadline is null or r.deadline > p_now)
+    order by r.position limit p_limit
+    for update skip locked);
+end
+$$;
+
+-- Locks the oldest entries of these classes by tier, rank and position, as far as others have not locked them; gives their places.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.lock_heads(p_classes bigint[], p_limit int, p_now timestamptz, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+begin
+  return array(
+    select r.ctid
+    from (
+      select h.place
+      from unnest(p_classes) k(class_id)
+      cross join lateral (
+        select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+        order by x.tier, x.rank, x.position limit p_limit
+      ) h
+      order by h.tier, h.rank, h.position limit p_limit
+    ) c
+    join hwqueue.ready r on r.ctid = c.place
+    for update of r skip locked);
+end
+$$;
