@@ -858,7 +858,8 @@ begin
     perform hwqueue.reap_claims(5, p_node, v_now, p_shard), hwqueue.reap_deadlines(20, v_now, p_shard);
     perform hwqueue.mark_waiting(v_queue_ids, v_now, p_shard);
   elsif v_moves then
-    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, v_drawn, p_shard);
+    perform hwqueue.move_horizon(v_drawn, p_shard);
+    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, p_shard);
   end if;
 end
 $$;
@@ -1429,11 +1430,6 @@ CREATE TABLE hwqueue.lease (
     finished_at timestamp with time zone,
     result jsonb,
     error jsonb,
-    CONSTRAINT lease_attempt_count_check CHECK ((attempt_count >= 0)),
-    CONSTRAINT lease_check CHECK (((state = 'open'::text) = (finished_at IS NULL))),
-    CONSTRAINT lease_check1 CHECK (((result IS NULL) OR (state = 'completed'::text))),
-    CONSTRAINT lease_claim_timeout_check CHECK ((claim_timeout > '00:00:00'::interval)),
-    CONSTRAINT lease_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT lease_state_check CHECK ((state = ANY (ARRAY['open'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
 WITH (fillfactor='90', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.1');
@@ -1764,24 +1760,28 @@ CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state,
 
 CREATE FUNCTION hwqueue.is_plain_batch(p_settle jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_item jsonb;
+    AS $$
 begin
   if jsonb_typeof(p_settle) is distinct from 'array' then
     return false;
   end if;
-  for v_item in select e.value from jsonb_array_elements(p_settle) e loop
-    if jsonb_typeof(v_item) <> 'object'
-       or v_item - array['lease_id', 'claim_token', 'outcome'] <> '{}'
-       or v_item ->> 'outcome' is distinct from 'complete'
-       or jsonb_typeof(v_item -> 'claim_token') is distinct from 'number' or v_item ->> 'claim_token' !~ '^[0-9]{1,18}$'
-       or coalesce(v_item ->> 'lease_id', '') !~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then
+  for i in 0 .. jsonb_array_length(p_settle) - 1 loop
+    if hwqueue.is_plain_completion(p_settle -> i) is distinct from true then
       return false;
     end if;
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.is_plain_completion(p_item jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select jsonb_typeof(p_item) = 'object'
+     and p_item - '{lease_id,claim_token,outcome}'::text[] = '{}'
+     and p_item ->> 'outcome' = 'complete'
+     and jsonb_typeof(p_item -> 'claim_token') = 'number' and p_item ->> 'claim_token' ~ '^[0-9]{1,18}$'
+     and p_item ->> 'lease_id' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
 $_$;
 
 CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
@@ -2438,14 +2438,38 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_drawn bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_horizon hwqueue.position_horizon;
+  v_ended boolean;
+begin
+  if p_drawn is null then
+    return;
+  end if;
+  select h.* into v_horizon from hwqueue.position_horizon h
+  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
+  if not found then
+    return;
+  end if;
+  v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before;
+  if not v_ended and hwqueue.valid_mark(v_horizon.drawn_before) <> '0' then
+    return;
+  end if;
+  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_horizon.version;
+  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
+  values (p_shard, v_horizon.version + 1, case when v_ended then v_horizon.drawn_position else v_horizon.safe_position end, p_drawn,
+          pg_current_xact_id());
+end
+$$;
+
+CREATE FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_marks hwqueue.low_water;
-  v_old bigint := 0;
-  v_first bigint;
-  v_ended boolean;
+  v_old bigint;
   v_new bigint;
 begin
   select w.* into v_marks from hwqueue.low_water w
@@ -2456,33 +2480,29 @@ begin
   end if;
   select coalesce(max(m.position), 0) into v_old
   from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions) m(tier, rank, position) where m.tier = p_tier and m.rank = p_rank;
-  -- one statement, one snapshot: who has ended is seen
-  select pg_snapshot_xmin(pg_current_snapshot()) >= v_marks.drawn_before,
-         (select r.position from hwqueue.ready r
-          where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position >= v_old
-          order by r.position limit 1)
-  into v_ended, v_first;
-  if not v_ended and v_marks.drawn_before <= pg_snapshot_xmax(pg_current_snapshot()) then
-    return;
-  end if;
-  v_new := case when v_ended then least(coalesce(v_first, v_marks.drawn_position + 1), v_marks.drawn_position + 1) else 0 end;
-  if v_new <= v_old and p_drawn is null then
+  -- in this order: what the horizon speaks for has ended, so the look at the entries sees it
+  v_new := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard order by h.version desc limit 1);
+  v_new := least(v_new, (
+    select r.position from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position >= v_old
+    order by r.position limit 1));
+  if v_new is null or v_new <= v_old then
     return;
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved, drawn_position, drawn_before)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
   select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
-         coalesce(array_agg(k.tier order by k.tier, k.rank), '{}'), coalesce(array_agg(k.rank order by k.tier, k.rank), '{}'),
-         coalesce(array_agg(k.position order by k.tier, k.rank), '{}'), coalesce(array_agg(k.moved order by k.tier, k.rank), '{}'),
-         case when p_drawn is null then v_marks.drawn_position else p_drawn end,
-         case when p_drawn is null then v_marks.drawn_before else pg_current_xact_id() end
+         array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
+         array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (
-    select m.tier, m.rank, max(m.position) as position, max(m.moved) as moved
-    from (select o.* from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions, v_marks.moved) o(tier, rank, position, moved)
-          where o.moved > v_marks.version - 256
-          union all select p_tier, p_rank, v_new, v_marks.version + 1 where v_new > v_old) m(tier, rank, position, moved)
-    group by m.tier, m.rank order by max(m.moved) desc limit 16
+    select m.* from (
+      select o.tier, o.rank, o.position, o.moved
+      from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions, v_marks.moved) o(tier, rank, position, moved)
+      where (o.tier, o.rank) <> (p_tier, p_rank) and o.moved > v_marks.version - 256
+      union all
+      select p_tier, p_rank, v_new, v_marks.version + 1
+    ) m order by m.moved desc limit 16
   ) k;
 end
 $$;
@@ -4078,7 +4098,7 @@ CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tas
 begin
   if cardinality(p_eligible.classes) > 200
      or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and (p_room is null or hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0) then
+        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
     return p_eligible.classes;
   end if;
   return array(
@@ -4146,12 +4166,18 @@ declare
   v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
   v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
   v_done int[] := '{}';
+  v_epoch bigint;
+  v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
   perform hwqueue.require_read_committed();
   if not v_is_plain then
     perform hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
+  select s.node_epoch into v_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if v_epoch is distinct from p_epoch then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  end if;
+  perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
   kind := 'settled';
   verdict := 'ok';
   state := 'completed';
@@ -4546,9 +4572,11 @@ begin
   if found then
     return '{}';
   end if;
-  v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
-  if v_eligible.classes = '{}' then
-    return '{}';
+  if p_tasks is not null or p_room is not null then
+    v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
+    if v_eligible.classes = '{}' then
+      return '{}';
+    end if;
   end if;
   -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
   select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
@@ -4927,13 +4955,11 @@ CREATE TABLE hwqueue.low_water (
     tiers smallint[] DEFAULT '{}'::smallint[] NOT NULL,
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    drawn_position bigint DEFAULT 0 NOT NULL,
-    drawn_before xid8 DEFAULT '0'::xid8 NOT NULL
+    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
-COMMENT ON COLUMN hwqueue.low_water.drawn_position IS 'positions up to this one were drawn by transactions below drawn_before: once those have ended, marks may go up to it';
+COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
@@ -4958,6 +4984,15 @@ ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS A
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE hwqueue.position_horizon (
+    shard_id integer NOT NULL,
+    version bigint NOT NULL,
+    safe_position bigint NOT NULL,
+    drawn_position bigint NOT NULL,
+    drawn_before xid8 NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 CREATE TABLE hwqueue.profile_eligibility (
     shard_id integer NOT NULL,
@@ -5059,6 +5094,9 @@ ALTER TABLE ONLY hwqueue.node_state
 
 ALTER TABLE ONLY hwqueue.placement_class
     ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);
+
+ALTER TABLE ONLY hwqueue.position_horizon
+    ADD CONSTRAINT position_horizon_pkey PRIMARY KEY (shard_id, version);
 
 ALTER TABLE ONLY hwqueue.profile_eligibility
     ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (shard_id, profile_id, queue_id, class_id);
@@ -5294,6 +5332,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node
 
 REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_plain_completion(p_item jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -5368,7 +5408,9 @@ GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_drawn bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 

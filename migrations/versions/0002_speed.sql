@@ -94,18 +94,31 @@ create table hwqueue.low_water (
   ranks bigint[] not null default '{}',
   positions bigint[] not null default '{}',
   moved bigint[] not null default '{}',
-  drawn_position bigint not null default 0,
-  drawn_before xid8 not null default '0',
   primary key (shard_id, queue_id, class_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-comment on column hwqueue.low_water.drawn_position is
-  'positions up to this one were drawn by transactions below drawn_before: once those have ended, marks may go up to it';
+comment on column hwqueue.low_water.moved is 'the version that moved each mark last';
 insert into hwqueue.low_water (shard_id, queue_id, class_id, version)
 select q.shard_id, q.queue_id, 0, 0 from hwqueue.queue q;
 
--- Postgres parses a table's checks again for every statement that writes to it: a sixth of a claim. What they said is kept by the
--- functions, the only way in, and by the tests.
+-- How far marks may go. Positions up to drawn_position were drawn by transactions below drawn_before; once those have ended,
+-- it is safe: no uncommitted spawn, of any length, can bring a lower one. The newest version counts.
+create table hwqueue.position_horizon (
+  shard_id int not null,
+  version bigint not null,
+  safe_position bigint not null,
+  drawn_position bigint not null,
+  drawn_before xid8 not null,
+  primary key (shard_id, version)
+) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
+select s.shard_id, 0, 0, 0, '0' from hwqueue.shard s;
+
+-- Postgres parses a table's checks again for every statement that writes to it: some microseconds of a claim and more of its
+-- settlement. What they said is kept by the functions, the only way in, and by the tests.
 alter table hwqueue.claim drop constraint claim_check, drop constraint claim_stop_reason_check;
+alter table hwqueue.lease
+  drop constraint lease_check, drop constraint lease_check1, drop constraint lease_attempt_count_check,
+  drop constraint lease_max_attempts_check, drop constraint lease_claim_timeout_check;
 
 -- Finished leases by age, apart, so that the last update of a lease changes no index and stays on its page.
 create table hwqueue.finished (

@@ -1,6 +1,6 @@
 -- Grants a node up to p_qty leases that it may run now, best first; zero rows when there are none.
 -- p_claim_timeout counts for leases that bring none of their own; else the queue's.
--- Locks: node_state, then scheduled and ready entries (skip locked); now and then the queue's low-water mark, skip locked.
+-- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks, skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02.
 -- Idempotent: no. An error or a lost connection means that the outcome is unknown: treat it as not granted.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
@@ -104,7 +104,8 @@ begin
     perform hwqueue.reap_claims(5, p_node, v_now, p_shard), hwqueue.reap_deadlines(20, v_now, p_shard);
     perform hwqueue.mark_waiting(v_queue_ids, v_now, p_shard);
   elsif v_moves then
-    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, v_drawn, p_shard);
+    perform hwqueue.move_horizon(v_drawn, p_shard);
+    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, p_shard);
   end if;
 end
 $$;

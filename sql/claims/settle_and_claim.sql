@@ -14,12 +14,18 @@ declare
   v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
   v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
   v_done int[] := '{}';
+  v_epoch bigint;
+  v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
   perform hwqueue.require_read_committed();
   if not v_is_plain then
     perform hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
+  select s.node_epoch into v_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if v_epoch is distinct from p_epoch then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  end if;
+  perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
   kind := 'settled';
   verdict := 'ok';
   state := 'completed';
