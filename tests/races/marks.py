@@ -1,0 +1,85 @@
+"""A queue at work: low-water marks seen from outside, and cycles of work that move them."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from tests.direct import Direct, Row
+from tests.races.cluster import QUEUE, register
+
+_MARKS = """
+  select m.rank, m.position
+  from hwqueue.low_water w
+  join hwqueue.queue q using (shard_id, queue_id)
+  cross join unnest(w.ranks, w.positions) m(rank, position)
+  where q.name = %s
+"""
+_POSITION = "select position from hwqueue.ready where lease_id = %s"
+_CYCLES = 4000  # other tests' transactions, anywhere on the server, hold marks back for a while
+
+
+class Line:
+    """A queue and a node that works it off, over one autocommit connection."""
+
+    def __init__(self, conn: psycopg.Connection[Any], queue: str = QUEUE, **node: Any) -> None:
+        self.conn = conn
+        self.queue = queue
+        self.direct = Direct(conn)
+        self.direct.create_queue(queue, {"retry": {"kind": "fixed", "base": 0}})
+        self.node = register(conn, **node)
+
+    def spawn(self, **options: Any) -> UUID:
+        """A new lease; its id."""
+        lease = self.direct.spawn(self.queue, options)["lease_id"]
+        assert isinstance(lease, UUID)
+        return lease
+
+    def claim(self) -> Row:
+        """The next lease, which must be there; its claim."""
+        [claim] = self.direct.claim(self.queue, *self.node)
+        return claim
+
+    def take(self, count: int) -> list[UUID]:
+        """The next leases, one claim for each; as many as there are."""
+        claims = [self.direct.claim(self.queue, *self.node) for _ in range(count)]
+        return [row["lease_id"] for rows in claims for row in rows]
+
+    def work(self, cycles: int = 1, **options: Any) -> None:
+        """Spawn, claim, complete, so many times."""
+        for _ in range(cycles):
+            self.spawn(**options)
+            claim = self.claim()
+            self.direct.complete(claim["lease_id"], claim["claim_token"])
+
+    def work_past(self, position: int, **options: Any) -> None:
+        """Work until the mark of that priority is past a position."""
+        rank = -options.get("priority", 0)
+        for _ in range(_CYCLES):
+            self.work(**options)
+            if self.marks().get(rank, 0) > position:
+                return
+        raise AssertionError(f"no mark went past {position}: {self.marks()}")
+
+    def settle_in(self, *priorities: int) -> None:
+        """Work until the mark of each priority has moved."""
+        for priority in priorities or (0,):
+            self.work_past(self.last_position(), priority=priority)
+
+    def marks(self) -> Mapping[int, int]:
+        """The mark of each rank; there is one tier."""
+        return dict(self.conn.execute(_MARKS, [self.queue]).fetchall())
+
+    def last_position(self) -> int:
+        """The last position that anyone has drawn."""
+        row = self.conn.execute("select last_value from hwqueue.ready_position_seq").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def position(conn: psycopg.Connection[Any], lease: UUID) -> int:
+    """Where a lease stands in line, for a session that sees it."""
+    row = conn.execute(_POSITION, [lease]).fetchone()
+    assert row is not None
+    return int(row[0])

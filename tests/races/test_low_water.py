@@ -1,0 +1,220 @@
+"""Low-water marks never pass an entry that lives or may still come; sql/claims/low_water.sql.
+
+An entry below its mark is not at the front: claims would take younger ones first. So every test
+leaves younger ones behind the entry that it looks for.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.races.cluster import QUEUE, SHORT
+from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.races.marks import Line, position
+
+MANY = 12  # cycles of others while a transaction stays open
+
+
+def spawn_one(idle: Actor, line: Line) -> list[UUID]:
+    """The usual spawn: its id and its position at nearly the same time."""
+    return [idle.direct.spawn(QUEUE)["lease_id"]]
+
+
+def spawn_late(idle: Actor, line: Line) -> list[UUID]:
+    """The transaction has its id for long before it spawns."""
+    idle.conn.execute("select pg_current_xact_id()")
+    line.work(MANY)
+    return spawn_one(idle, line)
+
+
+def spawn_in_savepoint(idle: Actor, line: Line) -> list[UUID]:
+    """The entry is written by a subtransaction, which has an id of its own."""
+    with idle.conn.transaction():
+        return spawn_one(idle, line)
+
+
+def spawn_after_savepoint(idle: Actor, line: Line) -> list[UUID]:
+    """The first spawn is undone, others go on, the second one stays."""
+    with pytest.raises(psycopg.errors.DivisionByZero), idle.conn.transaction():
+        spawn_one(idle, line)
+        idle.conn.execute("select 1 / 0")
+    line.work(MANY)
+    return spawn_one(idle, line)
+
+
+def spawn_batch(idle: Actor, line: Line) -> list[UUID]:
+    """Several positions at once, one of them of another class."""
+    options = [{}, {"labels": {"app": "web"}}, {}]
+    return [row["lease_id"] for row in idle.direct.spawn_many(QUEUE, options)]
+
+
+def spawn_now_and_then(idle: Actor, line: Line) -> list[UUID]:
+    """Two spawns with much in between."""
+    first = spawn_one(idle, line)
+    line.work(MANY)
+    return first + spawn_one(idle, line)
+
+
+SPAWNS = [
+    spawn_one,
+    spawn_late,
+    spawn_in_savepoint,
+    spawn_after_savepoint,
+    spawn_batch,
+    spawn_now_and_then,
+]
+
+
+@pytest.mark.parametrize("spawn", SPAWNS)
+@pytest.mark.parametrize("capacity", [{}, {"cpu_milli": 4000}], ids=["plain", "counted"])
+def test_an_open_spawn_is_found_once_it_commits(
+    conn: psycopg.Connection,
+    dsn: str,
+    spawn: Callable[[Actor, Line], list[UUID]],
+    capacity: dict[str, int],
+) -> None:
+    """Others spawn, claim and move marks meanwhile; it then comes before all that is younger."""
+    line = Line(conn, capacity=capacity)
+    line.settle_in()
+    with interleave(dsn, SHORT) as actor:
+        idle = actor()
+        idle.begin()
+        late = spawn(idle, line)
+        first = position(idle.conn, late[0])
+        line.work(MANY)
+        assert line.marks()[0] <= first
+        younger = [line.spawn() for _ in range(3)]
+        idle.commit()
+    assert line.take(len(late) + 4) == late + younger
+    line.settle_in()  # and it held the mark back no longer than that
+    assert line.marks()[0] > first
+
+
+@pytest.mark.parametrize("first_commits_first", [True, False])
+def test_two_open_spawns(conn: psycopg.Connection, dsn: str, first_commits_first: bool) -> None:
+    """Each is found when it commits, in whatever order they do."""
+    line = Line(conn)
+    line.settle_in()
+    with interleave(dsn, SHORT) as actor:
+        sides = [actor(), actor()]
+        late = []
+        for side in sides:
+            side.begin()
+            late += spawn_one(side, line)
+            line.work(MANY)
+        for turn in (0, 1) if first_commits_first else (1, 0):
+            younger = line.spawn()
+            sides[turn].commit()
+            assert line.take(2) == [late[turn], younger]
+            line.work(MANY)
+
+
+def test_a_spawn_undone_holds_back_no_mark(conn: psycopg.Connection, dsn: str) -> None:
+    line = Line(conn)
+    line.settle_in()
+    with interleave(dsn, SHORT) as actor:
+        idle = actor()
+        idle.begin()
+        [undone] = spawn_one(idle, line)
+        at = position(idle.conn, undone)
+        line.work(MANY)
+        idle.rollback()
+    line.work_past(at)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["transaction", "savepoint"])
+def test_claims_undone_leave_their_entries_claimable(
+    conn: psycopg.Connection, dsn: str, whole: bool
+) -> None:
+    """The marks that they moved went with them."""
+    line = Line(conn)
+    line.settle_in()
+    leases = [line.spawn() for _ in range(8)]
+    assert line.take(1) == leases[:1]  # all eight are drawn: the next claim may pass them
+    with interleave(dsn, SHORT) as actor:
+        undoing = actor()
+        undoing.begin()
+        before = line.marks()
+        undoing.conn.execute("savepoint before")
+        for lease in leases[1:4]:
+            [row] = undoing.direct.claim(QUEUE, *line.node)
+            assert row["lease_id"] == lease
+        if not whole:
+            undoing.conn.execute("rollback to before")
+            [again] = undoing.direct.claim(QUEUE, *line.node)
+            assert again["lease_id"] == leases[1]
+            undoing.commit()
+            assert line.take(8) == leases[2:]
+        else:
+            undoing.rollback()
+            assert line.marks() == before
+            assert line.take(8) == leases[1:]
+
+
+def test_what_an_open_claim_holds_is_not_passed(conn: psycopg.Connection, dsn: str) -> None:
+    """Another node's claims move the marks, not past what may be undone."""
+    line = Line(conn)
+    line.settle_in()
+    other = Line(conn, "elsewhere", name="other").node
+    with interleave(dsn, SHORT) as actor:
+        undoing = actor()
+        held = line.spawn()
+        at = position(conn, held)
+        undoing.begin()
+        [row] = undoing.direct.claim(QUEUE, *other)
+        assert row["lease_id"] == held
+        line.work(MANY)
+        assert line.marks()[0] <= at
+        younger = line.spawn()
+        undoing.rollback()
+    assert line.take(2) == [held, younger]
+
+
+def test_two_sessions_move_marks(conn: psycopg.Connection, dsn: str) -> None:
+    """Whoever finds the marks locked leaves them; nobody waits, and one row is left."""
+    line = Line(conn)
+    other = Line(conn, "elsewhere", name="other").node
+    line.settle_in()
+    leases = [line.spawn() for _ in range(12)]
+    with interleave(dsn, SHORT) as actor:
+        idle = actor()
+        idle.begin()
+        [held] = idle.direct.claim(QUEUE, *other)  # and the marks of the queue with it
+        assert line.take(9) == leases[1:10]
+        idle.commit()
+    assert held["lease_id"] == leases[0]
+    assert line.take(3) == leases[10:]
+    line.settle_in()
+    rows = conn.execute(
+        "select count(*) from hwqueue.low_water join hwqueue.queue using (shard_id, queue_id)"
+        " where name = %s",
+        [QUEUE],
+    )
+    assert rows.fetchone() == (1,)
+
+
+def test_four_sessions_at_full_speed(conn: psycopg.Connection, dsn: str) -> None:
+    """Spawns and claims without a schedule: each lease is claimed once and none is left."""
+    line = Line(conn)
+    nodes = [Line(conn, f"other-{n}", name=f"other-{n}").node for n in range(2)]
+    count = 150
+    with interleave(dsn) as actor:
+        spawners, claimers = [actor(), actor()], [actor(), actor()]
+        spawned = [
+            side.start(lambda d: [d.spawn(QUEUE)["lease_id"] for _ in range(count)])
+            for side in spawners
+        ]
+        claimed = [
+            side.start(
+                lambda d, node=node: [  # type: ignore[misc]
+                    row["lease_id"] for _ in range(count) for row in d.claim(QUEUE, *node)
+                ]
+            )
+            for side, node in zip(claimers, nodes, strict=True)
+        ]
+        leases = [lease for job in spawned for lease in job.result(TIMEOUT)]
+        got = [lease for job in claimed for lease in job.result(TIMEOUT)]
+    got += line.take(2 * count)
+    assert sorted(got) == sorted(leases)
