@@ -2180,7 +2180,7 @@ begin
   if pg_current_xact_id_if_assigned() is not null then
     return null;
   end if;
-  return (select s.last_value from hwqueue.ready_position_seq s);
+  return (select case when s.is_called then s.last_value else 0 end from hwqueue.ready_position_seq s);
 end
 $$;
 
@@ -4572,7 +4572,7 @@ begin
   if found then
     return '{}';
   end if;
-  if p_tasks is not null or p_room is not null then
+  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
     if v_eligible.classes = '{}' then
       return '{}';

@@ -28,7 +28,7 @@ begin
   if found then
     return '{}';
   end if;
-  if p_tasks is not null or p_room is not null then
+  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
     if v_eligible.classes = '{}' then
       return '{}';
