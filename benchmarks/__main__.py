@@ -12,6 +12,9 @@ from benchmarks.core.chart import write_chart
 from benchmarks.core.load import RanDryError
 from benchmarks.core.report import Answer, show, write_json
 from benchmarks.core.run import Run
+from benchmarks.peers.question import peers
+from benchmarks.peers.routing import routing
+from benchmarks.peers.workers import workers
 from benchmarks.questions.backlog import blocked, eligible, ineligible
 from benchmarks.questions.classes import active, existing
 from benchmarks.questions.cost import cost
@@ -22,6 +25,7 @@ from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
 from benchmarks.questions.throughput import batches, connections
 from benchmarks.questions.worker import worker
+from benchmarks.soak.question import soak
 
 QUESTIONS = (
     floor,
@@ -64,6 +68,9 @@ app = typer.Typer(result_callback=report, add_completion=False, pretty_exception
 for question in QUESTIONS:
     app.command()(question)
 app.command()(smoke)
+# Asked one by one: they need other queues, or many minutes. See benchmarks/peers/README.md.
+for beside in (peers, routing, workers, soak):
+    app.command()(beside)
 
 
 @app.callback(invoke_without_command=True)
