@@ -1,7 +1,7 @@
 """The calls of a claimer and those of the floor, one by one, each with its cost."""
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import psycopg
@@ -52,17 +52,24 @@ def costs_of_floor(connection: psycopg.Connection[Any], times: int) -> dict[str,
 
 
 def typical(costs: Sequence[Cost]) -> dict[str, float]:
-    """Each figure's median over the calls that wrote no whole page to the log."""
+    """The usual cost, a figure each; that of the log from calls that wrote no whole page to it."""
     plain = [cost for cost in costs if cost.page_images == 0]
     if not plain:
         raise RuntimeError("every call wrote whole pages: is a checkpoint running all the time?")
-    figures: dict[str, float] = {
-        "pages": median(cost.pages for cost in plain),
-        "wal bytes": median(cost.wal_bytes for cost in plain),
+    figures = {
+        "pages": middle([cost.pages for cost in costs]),
+        "wal bytes": middle([cost.wal_bytes for cost in plain]),
     }
-    for what in sorted({what for cost in plain for what in cost.rows}):
-        figures[f"{ROWS}{what}"] = median(cost.rows[what] for cost in plain)
+    for what in sorted({what for cost in costs for what in cost.rows}):
+        figures[f"{ROWS}{what}"] = middle([cost.rows[what] for cost in costs])
     return figures
+
+
+def middle(values: Sequence[float]) -> float:
+    """The mean of the middle half: neither moved by outliers nor, as a median is, between modes."""
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    return mean(ordered[cut : len(ordered) - cut])
 
 
 def _current(claimer: Claimer) -> tuple[object, int]:

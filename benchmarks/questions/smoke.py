@@ -21,8 +21,8 @@ from benchmarks.core.server import database, server
 
 LIMITS = Path(__file__).parent.parent / "limits.toml"
 WARM_UP = 10
-CALLS = 15
-WAITING = 2000
+CALLS = 50
+WAITING = 1000
 
 _CPU_NODE = {"labels": {"pool": "cpu"}}
 _FULL_NODE = {"capacity": {"cpu_milli": 1000}}
@@ -94,11 +94,13 @@ def _show(found: limits.Figures, allowed: limits.Figures, excesses: list[limits.
     for call, figures in found.items():
         limit = allowed.get(call, {})
         rows = ", ".join(
-            f"{what.removeprefix(limits.ROWS)} {count:g}"
+            f"{what.removeprefix(limits.ROWS)} {count:.2g}"
             for what, count in figures.items()
             if what.startswith(limits.ROWS)
         )
-        counted = (f"{figures[what]:g} / {limit.get(what, 0):g}" for what in ("pages", "wal bytes"))
+        counted = (
+            f"{figures[what]:.4g} / {limit.get(what, 0):g}" for what in ("pages", "wal bytes")
+        )
         table.add_row(call, *counted, rows)
     console = Console() if Console().is_terminal else Console(width=140)
     console.print(table)

@@ -1,5 +1,6 @@
 """The guard fails when a call costs more than it may, and only then."""
 
+from collections import Counter
 from pathlib import Path
 from typing import LiteralString
 
@@ -8,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarks.__main__ import app
-from benchmarks.core import limits
-from benchmarks.core.cost import cost_of
+from benchmarks.core import limits, metered
+from benchmarks.core.cost import Cost, cost_of
 from benchmarks.core.limits import Excess
 from benchmarks.core.scene import Scene
 from benchmarks.questions import smoke
@@ -42,8 +43,9 @@ def test_a_call_above_its_limit_fails(
 ) -> None:
     monkeypatch.setattr(smoke, "SCENES", {"few": Scene(100)})
     file = tmp_path / "limits.toml"
-    assert guard(server_dsn, file, "--write").exit_code == 0
-    assert guard(server_dsn, file).exit_code == 0
+    for more in (["--write"], []):
+        ended = guard(server_dsn, file, *more)
+        assert ended.exit_code == 0, ended.output
     found = limits.read(file)
     lower = {"few: claim_task": {**found["few: claim_task"], "pages": 5}}
     limits.write(file, {**found, **lower})
@@ -51,6 +53,21 @@ def test_a_call_above_its_limit_fails(
     assert ended.exit_code == 1
     assert "above its limit: few: claim_task, pages" in ended.output
     assert ended.output.count("above its limit") == 1
+
+
+def test_the_usual_cost_is_the_middle_one() -> None:
+    few = [Cost(10, 100, 0, Counter({"t inserted": 1}))] * 7
+    image = Cost(10, 9000, 1, Counter({"t inserted": 1}))
+    odd = Cost(500, 900, 0, Counter({"t inserted": 1, "n updated": 1}))
+    assert metered.typical([*few[:3], image, odd, *few[3:]]) == {
+        "pages": 10,
+        "wal bytes": 100,
+        "rows: t inserted": 1,
+        "rows: n updated": 0,
+    }
+    assert metered.middle([1, 1, 1, 1, 3, 3, 3, 3]) == 2
+    with pytest.raises(RuntimeError, match="checkpoint"):
+        metered.typical([image])
 
 
 def test_costs_are_counted(conn: psycopg.Connection) -> None:
