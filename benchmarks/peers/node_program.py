@@ -44,9 +44,9 @@ def call(program: str, command: str, dsn: str, **options: Any) -> dict[str, Any]
         RuntimeError: It failed.
     """
     folder = _installed()
-    shutil.copytree(_SOURCES, folder, dirs_exist_ok=True)  # today's programs
+    shutil.copytree(_SOURCES, folder, dirs_exist_ok=True)  # beside the packages they import
     ended = subprocess.run(
-        [folder / "node_modules/.bin/node", folder / program, command, json.dumps(options)],
+        [_node(folder), folder / program, command, json.dumps(options)],
         env=os.environ | _environment(dsn),
         capture_output=True,
         text=True,
@@ -84,9 +84,14 @@ def _install(folder: Path) -> None:
         text=True,
         check=False,
     )
-    if ended.returncode != 0:
+    # The package `node` gets its program by a script, which npm may have been told not to run.
+    if ended.returncode != 0 or not _node(folder).exists():
         raise NotAtHand(f"npm could not install its packages: {ended.stderr.strip()}")
     (folder / "installed").touch()
+
+
+def _node(folder: Path) -> Path:
+    return folder / "node_modules" / ".bin" / "node"
 
 
 def _environment(dsn: str) -> dict[str, str]:

@@ -43,6 +43,7 @@ export class Window {
   /** To be called when all that was counted is committed. */
   result() {
     clearTimeout(this.timer);
+    if (this.latencies.length === 0) throw new Error("nothing was left after the warm-up");
     const seconds = (performance.now() - this.startedAt) / 1000;
     this.latencies.sort((a, b) => a - b);
     const percentile = (percent) =>
