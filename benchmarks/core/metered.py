@@ -12,6 +12,7 @@ from benchmarks.core.claimer import Claimer
 from benchmarks.core.cost import Cost, cost_of
 from benchmarks.core.fill import QUEUE
 from benchmarks.core.limits import ROWS
+from benchmarks.core.load import RanDryError
 from benchmarks.core.sessions import CLAIM, COMPLETE, SETTLE_AND_CLAIM, completed
 
 CALLS = ("claim_task", "complete_lease", "settle_and_claim")
@@ -74,5 +75,6 @@ def middle(values: Sequence[float]) -> float:
 
 def _current(claimer: Claimer) -> tuple[object, int]:
     row = claimer.connection.execute(_CURRENT, [QUEUE]).fetchone()
-    assert row is not None, "the call before claimed a lease"
+    if row is None:
+        raise RanDryError("the call before claimed nothing: the scene holds too few leases")
     return row[0], row[1]
