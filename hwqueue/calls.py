@@ -138,7 +138,7 @@ DRAIN_NODE = _call("drain_node", _NODE, {"p_deadline": "interval"})
 DEREGISTER_NODE = _call("deregister_node", _NODE)
 
 # maintenance
-REAP = _call("reap", optional=_LIMIT, row=types.ReapResult)
+REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
 PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(

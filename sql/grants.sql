@@ -44,7 +44,7 @@ grant execute on function
   hwqueue.release_lease(uuid, bigint, interval, int),
   hwqueue.extend_claim(uuid, bigint, interval, int),
   hwqueue.claim_hint(text[], uuid, int),
-  hwqueue.reap(int, int),
+  hwqueue.reap(int, interval, int),
   hwqueue.list_queues(int)
   to hwqueue_worker, hwqueue_admin;
 
@@ -63,7 +63,7 @@ grant execute on function
   hwqueue.drain_node(uuid, interval, int),
   hwqueue.deregister_node(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
-  hwqueue.reap(int, int),
+  hwqueue.reap(int, interval, int),
   hwqueue.prune(int, int)
   to hwqueue_operator, hwqueue_admin;
 

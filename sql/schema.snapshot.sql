@@ -298,31 +298,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.beat_claim(p_node uuid, p_lease uuid, p_token bigint, p_extend interval, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT expires_at timestamp with time zone) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim hwqueue.claim;
-begin
-  select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id = p_node
-  for update skip locked;
-  if found then
-    verdict := coalesce(v_claim.stop_reason, 'ok');
-    expires_at := greatest(v_claim.expires_at, p_now + coalesce(p_extend, v_claim.claim_timeout));
-    update hwqueue.claim c set expires_at = beat_claim.expires_at where c.shard_id = p_shard and c.lease_id = p_lease;
-    return;
-  end if;
-  select 'ok', c.expires_at into verdict, expires_at from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id = p_node;
-  if not found then
-    select case when l.state = 'cancelled' then 'cancelled' end into verdict
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-    verdict := coalesce(verdict, 'lost');
-  end if;
-end
-$$;
-
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -431,6 +406,18 @@ begin
   end if;
 end
 $_$;
+
+CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform 1 from hwqueue.node_state s join hwqueue.node n on n.shard_id = s.shard_id and n.node_id = s.node_id
+  where s.shard_id = p_shard and s.node_id = p_node and s.node_epoch = p_epoch and n.deregistered_at is null;
+  if not found then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
+  end if;
+end
+$$;
 
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
@@ -800,11 +787,7 @@ begin
     v_node := hwqueue.read_node(p_node, p_shard);
     v_load := hwqueue.read_load(p_node, p_shard);
   end if;
-  perform 1 from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
-  if found then
-    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
-  end if;
+  perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
   score := 0;
   shard_id := p_shard;
   while v_left > 0 loop
@@ -1276,6 +1259,49 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
+    case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_claim hwqueue.claim;
+  v_count int := 0;
+begin
+  for v_claim in
+    select c.*
+    from hwqueue.claim c
+    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is null and c.expires_at + q.reap_grace <= p_now
+    order by c.check_at limit p_limit
+    for update of c skip locked
+  loop
+    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    v_count := v_count + 1;
+  end loop;
+  for v_claim in
+    select c.*
+    from hwqueue.claim c
+    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+    join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is not null and c.expires_at + q.reap_grace <= p_now
+    order by c.check_at limit p_limit - v_count
+    for update of c skip locked for no key update of s skip locked
+  loop
+    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    v_count := v_count + 1;
+  end loop;
+  return v_count;
+end
+$$;
+
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1359,6 +1385,20 @@ begin
   update hwqueue.claim c set expires_at = v_until, check_at = least(c.check_at, v_until)
   where c.shard_id = p_shard and c.lease_id = p_lease;
   return v_until;
+end
+$$;
+
+CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.lease l
+  set state = 'failed', finished_at = p_now, error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
+  where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+  select p_shard, l.queue_id, 'failed', p_now, l.lease_id
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  return cardinality(p_leases);
 end
 $$;
 
@@ -1692,25 +1732,68 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
+  v_leases uuid[];
+  v_tokens bigint[];
+  v_same boolean := coalesce(p_claims, '[]') = '[]';
   v_now timestamptz;
+  v_held uuid[];
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_heartbeat(p_claims, p_extend);
-  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
+  if not v_same then
+    begin
+      select array_agg(b.lease_id), array_agg(b.claim_token), jsonb_agg(b) = p_claims and min(b.claim_token) >= 0
+      into v_leases, v_tokens, v_same
+      from (select r.lease_id, r.claim_token::bigint from jsonb_to_recordset(p_claims) r(lease_id uuid, claim_token numeric)) b;
+    exception when data_exception then
+      v_same := false;
+    end;
+  end if;
+  if v_same is not true or p_extend is not null then  -- what reads back as it was written needs no closer look
+    perform hwqueue.check_heartbeat(p_claims, p_extend);
+  end if;
   v_now := hwqueue.clock();
-  update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
-  shard_id := p_shard;
-  for lease_id, claim_token in
-    select b.lease_id, b.claim_token::bigint from jsonb_to_recordset(p_claims) b(lease_id uuid, claim_token numeric)
-    order by b.lease_id, b.claim_token
-  loop
-    select b.verdict, b.expires_at into verdict, expires_at
-    from hwqueue.beat_claim(p_node, lease_id, claim_token, p_extend, v_now, p_shard) b;
-    return next;
-  end loop;
+  update hwqueue.node_state s set seen_at = v_now
+  where s.shard_id = p_shard and s.node_id = (
+    select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
+    where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
+    for no key update of o skip locked);
+  if not found then
+    perform hwqueue.check_epoch(p_node, p_epoch, p_shard);
+  end if;
+  if v_leases is null then
+    return;
+  end if;
+  v_held := array(
+    select c.lease_id from unnest(v_leases, v_tokens) b(lease_id, claim_token)
+    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
+    where c.node_id = p_node for update of c skip locked);
+  return query
+    update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
+    where c.shard_id = p_shard and c.lease_id = any (v_held)
+    returning c.lease_id, coalesce(c.stop_reason, 'ok'), c.expires_at, p_shard, c.claim_token;
+  if cardinality(v_held) < cardinality(v_leases) then
+    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, p_shard);
+  end if;
 end
+$$;
+
+CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
+    LANGUAGE sql STABLE
+    AS $$
+  select distinct b.lease_id,
+         case when c.lease_id is not null then coalesce(c.stop_reason, 'ok')
+              when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled' else 'lost' end,
+         c.expires_at, p_shard, b.claim_token
+  from unnest(p_leases, p_tokens) b(lease_id, claim_token)
+  left join hwqueue.claim c
+    on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token and c.node_id = p_node
+  where c.lease_id is null or c.lease_id <> all (p_held)
 $$;
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
@@ -2507,6 +2590,71 @@ begin
 end
 $$;
 
+CREATE TABLE hwqueue.reap_mark (
+    shard_id integer NOT NULL,
+    version bigint NOT NULL,
+    reaped_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    claims_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    deadlines_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
+    estimated_to xid8 DEFAULT '0'::xid8 NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON COLUMN hwqueue.reap_mark.swept_at IS 'when the scans last began at the very start';
+
+COMMENT ON COLUMN hwqueue.reap_mark.claims_from IS 'no claim has an earlier check_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_mark.deadlines_from IS 'the same of ready entries and their deadlines';
+
+COMMENT ON COLUMN hwqueue.reap_mark.scheduled_from IS 'the same of scheduled entries and available_at';
+
+COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
+
+COMMENT ON COLUMN hwqueue.reap_mark.estimated_to IS 'classes written by transactions below this one have an estimate of their reach';
+
+CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_next hwqueue.reap_mark := p_mark;
+  v_seen record;
+begin
+  -- one statement, one snapshot: what those who have ended brought is seen
+  select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended, pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
+    (select c.check_at from hwqueue.claim c
+     where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_mark.noted_at
+     order by c.check_at limit 1) as claim_at,
+    (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
+     where r.shard_id = p_shard and r.deadline is not null
+       and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from and greatest(r.deadline, r.eligible_at) < p_mark.noted_at
+     order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
+    (select min(f.available_at) from hwqueue.queue q
+     cross join lateral (
+       select e.available_at from hwqueue.scheduled e
+       where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from and e.available_at < p_mark.noted_at
+       order by e.available_at limit 1) f
+     where q.shard_id = p_shard) as scheduled_at
+  into v_seen from (select pg_current_snapshot() as snapshot) s;
+  v_next.version := p_mark.version + 1;
+  v_next.reaped_at := p_now;
+  v_next.swept_at := p_from.swept_at;
+  v_next.estimated_to := p_from.estimated_to;
+  v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end, v_seen.claim_at);
+  v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end, v_seen.deadline_at);
+  v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end, v_seen.scheduled_at);
+  if v_seen.ended or v_seen.foreign_id then
+    v_next.noted_at := p_now;
+    v_next.noted_before := pg_current_xact_id();
+  end if;
+  delete from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = p_mark.version;
+  insert into hwqueue.reap_mark select v_next.*;
+end
+$$;
+
 CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql
     AS $$ select random() * 32 < p_qty $$;
@@ -3248,6 +3396,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_alive uuid[];
+begin
+  v_alive := array(
+    select c.lease_id
+    from hwqueue.claim c
+    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at + q.reap_grace > p_now
+    order by c.check_at limit p_limit
+    for update of c skip locked);
+  update hwqueue.claim c
+  set check_at = c.expires_at + q.reap_grace
+  from hwqueue.queue q
+  where c.shard_id = p_shard and c.lease_id = any (v_alive) and q.shard_id = p_shard and q.queue_id = c.queue_id;
+  return cardinality(v_alive);
+end
+$$;
+
 CREATE FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql
     AS $$
@@ -3313,28 +3482,39 @@ CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS t
              where jsonb_typeof(l.value) in ('string', 'number', 'boolean'))
 $$;
 
-CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-  v_due uuid[];
+  v_from timestamptz;
+  v_due hwqueue.scheduled[];
 begin
-  v_due := array(
-    select s.lease_id from hwqueue.scheduled s
-    where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now
-    order by s.available_at limit p_limit
-    for update skip locked);
-  if v_due = '{}' then
+  perform 1 from hwqueue.scheduled s
+  where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now and s.available_at >= coalesce(p_from, (
+    select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+  limit 1;
+  if not found then
     return 0;
   end if;
-  with due as (
-    delete from hwqueue.scheduled s
-    where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now and s.lease_id = any (v_due)
-    returning s.*
-  ), entry as (
+  select m.scheduled_from into v_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
+  v_from := coalesce(p_from, v_from, '-infinity');
+  v_due := array(
+    select d.entry
+    from unnest(p_queue_ids) q(queue_id)
+    cross join lateral (
+      select s as entry, s.available_at from hwqueue.scheduled s
+      where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at >= v_from and s.available_at <= p_now
+      order by s.available_at limit p_limit for update skip locked
+    ) d
+    order by d.available_at limit p_limit);
+  delete from hwqueue.scheduled s using unnest(v_due) d
+  where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id;
+  with entry as (
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
-    select p_shard, d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id, d.available_at, d.deadline
-    from due d order by d.available_at
+    -- one that is too late already must not come below the mark of the deadlines
+    select p_shard, d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
+           case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
+    from unnest(v_due) d order by d.available_at
     returning r.lease_id, r.position
   )
   update hwqueue.lease l set position = e.position
@@ -3595,28 +3775,70 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer)
+CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   v_now timestamptz;
+  v_turn record;
 begin
   perform hwqueue.require_read_committed();
   if p_limit is null or p_limit not between 1 and 100000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
+    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
+      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
+  end if;
   v_now := hwqueue.clock();
+  select t.* into v_turn from hwqueue.take_reap_turn(p_unless_within, v_now, p_shard) t;
+  if v_turn.goes then
+    return query select * from hwqueue.reap_all(p_limit, v_turn.mark, v_turn.holds, v_now, p_shard);
+  else
+    return query select 0, 0, 0, 0, false;
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+declare
+  v_from hwqueue.reap_mark := p_mark;
+  v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
+  v_estimated record;
+  v_postponed int;
+  v_scheduled int;
+begin
   perform hwqueue.current_generation(p_shard);
-  expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
-  promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
-  deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);
-  reaches := coalesce(hwqueue.refresh_reach(array(
-    select c.class_id from hwqueue.placement_class c
-    left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = c.class_id
-    where c.shard_id = p_shard and c.retired_at is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
-    order by r.refreshed_at nulls first limit p_limit), p_shard), 0);
-  return next;
+  reaches := 0;
+  if p_holds then
+    if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
+      v_from.swept_at := p_now;
+      v_from.claims_from := '-infinity';
+      v_from.deadlines_from := '-infinity';
+      v_from.scheduled_from := '-infinity';
+    end if;
+    select e.* into v_estimated from hwqueue.reap_reaches(least(p_limit, 20), p_mark.estimated_to, p_now, p_shard) e;
+    reaches := v_estimated.reaches;
+    v_from.estimated_to := v_estimated.estimated_to;
+  end if;
+  promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
+  deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
+  v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
+  v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
+  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
+  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired);
+  deadlines := deadlines + v_scheduled;
+  if p_holds then
+    perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
+  end if;
 end
 $$;
 
@@ -3624,59 +3846,97 @@ CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestam
     LANGUAGE plpgsql
     AS $$
 declare
+  v_from timestamptz := coalesce((
+    select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
+  v_oldest uuid[];
   v_claim hwqueue.claim;
-  v_grace interval;
   v_count int := 0;
 begin
+  v_oldest := array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.check_at between v_from and p_now order by c.check_at limit 20);
+  if v_oldest = '{}' then
+    return 0;
+  end if;
   for v_claim in
-    select c.* from hwqueue.claim c
-    where c.shard_id = p_shard and c.check_at <= p_now
-      and (p_node is null or (c.assignment is null and c.node_id <> p_node and c.check_at + c.claim_timeout <= p_now))
-    order by c.check_at limit p_limit
-    for update skip locked
+    select c.*
+    from hwqueue.claim c
+    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+    where c.shard_id = p_shard and c.lease_id = any (v_oldest) and c.assignment is null and c.node_id <> p_node
+      and c.check_at + c.claim_timeout <= p_now and c.expires_at + q.reap_grace <= p_now
+    limit p_limit
+    for update of c skip locked
   loop
-    v_grace := coalesce((select q.reap_grace from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_claim.queue_id), '0');
-    if v_claim.expires_at + v_grace > p_now then
-      update hwqueue.claim c set check_at = c.expires_at + v_grace where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
-      continue;
-    end if;
-    if v_claim.assignment is not null then
-      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update skip locked;
-      continue when not found;  -- the node is at work: the next reap will see
-    end if;
-    perform hwqueue.end_claim(v_claim, 'expired',
-      jsonb_build_object('reason', 'claim_expired', 'expires_at', v_claim.expires_at),
-      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-  v_late uuid[];
+  v_from timestamptz := coalesce(p_from, (
+    select m.deadlines_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
+  v_late hwqueue.ready[];
 begin
   v_late := array(
-    select r.lease_id from hwqueue.ready r where r.shard_id = p_shard and r.deadline <= p_now
-    order by r.deadline limit p_limit for update skip locked);
-  delete from hwqueue.ready r where r.shard_id = p_shard and r.deadline <= p_now and r.lease_id = any (v_late);
-  v_late := v_late || array(
-    select s.lease_id from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
-    order by s.deadline limit p_limit for update skip locked);
-  delete from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now and s.lease_id = any (v_late);
-  if v_late <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
-    update hwqueue.lease l
-    set state = 'failed', finished_at = p_now,
-        error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
-    where l.shard_id = p_shard and l.lease_id = any (v_late);
-    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-    select p_shard, l.queue_id, 'failed', p_now, l.lease_id
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_late);
+    select r from hwqueue.ready r
+    where r.shard_id = p_shard and r.deadline is not null and greatest(r.deadline, r.eligible_at) between v_from and p_now
+    order by greatest(r.deadline, r.eligible_at) limit p_limit for update skip locked);
+  if v_late = '{}' then
+    return 0;
   end if;
-  return cardinality(v_late);
+  delete from hwqueue.ready r using unnest(v_late) v
+  where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.reap_reaches(p_limit integer, p_estimated_to xid8, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT estimated_to xid8) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  -- read before the classes are: whatever finished below the horizon, the statements below can see
+  v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_new bigint[];
+  v_old bigint[];
+begin
+  v_new := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.created_xid >= hwqueue.valid_mark(p_estimated_to) and c.retired_at is null
+      and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
+    order by c.created_xid, c.class_id limit p_limit);
+  v_old := array(
+    select r.class_id from hwqueue.class_reach r
+    where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
+    order by r.refreshed_at limit p_limit - cardinality(v_new));
+  reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
+  estimated_to := case
+    when reaches < cardinality(v_new || v_old) then p_estimated_to  -- somebody else is at it, or there is no node
+    when cardinality(v_new) < p_limit then v_horizon
+    else (select c.created_xid from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.class_id = v_new[cardinality(v_new)]) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_late hwqueue.scheduled[];
+begin
+  v_late := array(
+    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
+    order by s.deadline limit p_limit for update skip locked);
+  if v_late = '{}' then
+    return 0;
+  end if;
+  delete from hwqueue.scheduled s using unnest(v_late) v
+  where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
 end
 $$;
 
@@ -4645,6 +4905,36 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_held bigint;
+begin
+  select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
+  -- a mark of the future: the clock was set back
+  goes := mark.version is null or p_now >= mark.reaped_at + p_unless_within or p_now < mark.reaped_at;
+  holds := false;
+  if not goes or pg_current_xact_id_if_assigned() is not null then
+    return;
+  end if;
+  if mark.version is null then
+    insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s where s.shard_id = p_shard
+    on conflict do nothing;
+  end if;
+  select m.version into v_held from hwqueue.reap_mark m
+  where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
+  if v_held is null then
+    goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within, interval '1 minute');
+  elsif v_held is distinct from mark.version then
+    -- somebody has just been at it, or this is the first
+    goes := p_unless_within = '0' or mark.version is null;
+    select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = v_held;
+  end if;
+  holds := v_held is not null;
+end
+$$;
+
 CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -5119,6 +5409,9 @@ ALTER TABLE ONLY hwqueue.queue_signal
 ALTER TABLE ONLY hwqueue.ready
     ADD CONSTRAINT ready_pkey PRIMARY KEY (shard_id, queue_id, tier, rank, "position") INCLUDE (class_id);
 
+ALTER TABLE ONLY hwqueue.reap_mark
+    ADD CONSTRAINT reap_mark_pkey PRIMARY KEY (shard_id, version);
+
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
 
@@ -5131,6 +5424,8 @@ ALTER TABLE ONLY hwqueue.shard
 CREATE INDEX claim_check ON hwqueue.claim USING btree (shard_id, check_at);
 
 CREATE INDEX claim_node ON hwqueue.claim USING btree (shard_id, node_id);
+
+CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (shard_id, class_id);
 
@@ -5158,7 +5453,7 @@ CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (shard_id, name) WHE
 
 CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id, tier, rank, "position");
 
-CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
+CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
@@ -5179,8 +5474,6 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.beat_claim(p_node uuid, p_lease uuid, p_token bigint, p_extend interval, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT expires_at timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
@@ -5191,6 +5484,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_cla
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
@@ -5279,6 +5574,10 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
@@ -5286,6 +5585,8 @@ REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
@@ -5323,6 +5624,8 @@ REVOKE ALL ON FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
@@ -5412,6 +5715,8 @@ REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
@@ -5474,11 +5779,13 @@ GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -5502,14 +5809,20 @@ REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_limit integer, p_estimated_to xid8, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT estimated_to xid8) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
@@ -5605,6 +5918,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 

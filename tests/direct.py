@@ -136,6 +136,15 @@ class Direct:
             delay,
         )
 
+    def extend(self, lease: UUID, token: int, span: timedelta) -> None:
+        """Move the end of a claim."""
+        self._rows(
+            "select hwqueue.extend_claim(p_lease => %s, p_token => %s, p_extend => %s)",
+            lease,
+            token,
+            span,
+        )
+
     def cancel(self, lease: UUID) -> str:
         """Cancel a lease; returns the state, `claimed` if its worker was asked to stop."""
         return self._text("select hwqueue.cancel_lease(p_lease => %s) as value", lease)

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapResult:
-    """What one `reap` did: claims expired, scheduled leases promoted, deadlines passed."""
+    """What one `reap` did: claims expired, scheduled leases promoted, deadlines passed.
+
+    Attributes:
+        more: It reached its limit somewhere; call it again.
+    """
 
     expired: int
     promoted: int
     deadlines: int
+    more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

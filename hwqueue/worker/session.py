@@ -218,9 +218,11 @@ class NodeSession:
         )
         return None if hint.retry_after is None else hint.retry_after.total_seconds()
 
-    async def reap(self) -> ReapResult:
-        """Bring back what nobody settles, of all nodes. SQL: reap."""
-        return await self._call("reap", lambda client: client.reap(shard=self._shard))
+    async def reap(self, unless_within: timedelta) -> ReapResult:
+        """Bring back what nobody settles, of all nodes, unless just done. SQL: reap."""
+        return await self._call(
+            "reap", lambda client: client.reap(unless_within=unless_within, shard=self._shard)
+        )
 
     async def _register(self, client: AsyncClient) -> None:
         self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)

@@ -44,7 +44,8 @@ class WorkerSettings:
         heartbeat_timeout: Silence after which the node counts as dead, longer than
             `heartbeat_interval`.
         reap_interval: Mean time between two calls of `reap`, which brings back the leases of dead
-            workers, 100 ms to 1 day. None: never; something else has to.
+            workers, 100 ms to 1 day. Many workers together reap at most ten times as often. None:
+            never; something else has to.
         shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left
             behind (thread), 0 to 1 h.

@@ -1,10 +1,10 @@
-"""Cheaper claims: needs beside eligibility, low-water marks, finished leases apart.
+"""Claims and upkeep that cost the same however much there is.
 
-Why: a claim reads the classes a node may run, what they need and how they score from one table; it
-starts its scans where live entries begin; the last update of a lease touches no index.
-Locks: access exclusive on the eligibility tables (they are refilled by the next claims) and on lease
-while its index goes; rows of finished leases are copied.
-Expected duration: seconds for each million finished leases.
+Why: a claim reads what a node may run, and what that needs, from one row or one table; scans of
+claims and of reap start where live entries begin; the last update of a lease touches no index.
+Locks: access exclusive on the eligibility tables (the next claims refill them), on lease while an
+index goes, on ready while one is built anew; a row is written for each finished lease.
+Expected duration: seconds for each million finished leases or leases with a deadline.
 """
 
 from alembic import op

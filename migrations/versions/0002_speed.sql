@@ -133,6 +133,36 @@ insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
 select l.shard_id, l.queue_id, l.state, l.finished_at, l.lease_id from hwqueue.lease l where l.finished_at is not null;
 drop index hwqueue.lease_finished;
 
+-- When reap last ran and where its scans start. Rows are added and deleted, never updated, and the newest version counts: the last
+-- entry of the index is found at once, however many dead ones an old snapshot keeps.
+create table hwqueue.reap_mark (
+  shard_id int not null,
+  version bigint not null,
+  reaped_at timestamptz not null default '-infinity',
+  swept_at timestamptz not null default '-infinity',
+  claims_from timestamptz not null default '-infinity',
+  deadlines_from timestamptz not null default '-infinity',
+  scheduled_from timestamptz not null default '-infinity',
+  noted_at timestamptz not null default '-infinity',
+  noted_before xid8 not null default '0',
+  estimated_to xid8 not null default '0',
+  primary key (shard_id, version)
+) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
+comment on column hwqueue.reap_mark.swept_at is 'when the scans last began at the very start';
+comment on column hwqueue.reap_mark.claims_from is 'no claim has an earlier check_at, and none can get one';
+comment on column hwqueue.reap_mark.deadlines_from is 'the same of ready entries and their deadlines';
+comment on column hwqueue.reap_mark.scheduled_from is 'the same of scheduled entries and available_at';
+comment on column hwqueue.reap_mark.noted_before is
+  'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
+comment on column hwqueue.reap_mark.estimated_to is 'classes written by transactions below this one have an estimate of their reach';
+insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s;
+
+-- By when a lease fails, but never earlier than it was written: what is new comes behind the mark.
+drop index hwqueue.ready_deadline;
+create index ready_deadline on hwqueue.ready (shard_id, greatest(deadline, eligible_at)) where deadline is not null;
+
+create index class_reach_age on hwqueue.class_reach (shard_id, refreshed_at);
+
 drop function if exists hwqueue.claim_leases(hwqueue.node_state, hwqueue.queue[], int, text[], interval, timestamptz, int);
 drop function if exists hwqueue.claim_candidates(hwqueue.node, hwqueue.headroom, hwqueue.queue[], text[], jsonb, int, int, timestamptz, int);
 drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, hwqueue.queue[], text[], jsonb, int);
@@ -149,3 +179,7 @@ drop function if exists hwqueue.take_room(hwqueue.placement_class, hwqueue.node,
 drop function if exists hwqueue.class_reasons(hwqueue.placement_class, hwqueue.node, hwqueue.node_state);
 drop function if exists hwqueue.adopted_devices(hwqueue.placement_class, hwqueue.node, hwqueue.node_state, jsonb);
 drop function if exists hwqueue.idle_state(hwqueue.node);
+drop function if exists hwqueue.beat_claim(uuid, uuid, bigint, interval, timestamptz, int);
+drop function if exists hwqueue.reap(int, int);
+drop function if exists hwqueue.reap_deadlines(int, timestamptz, int);
+drop function if exists hwqueue.promote_due(int[], int, timestamptz, int);

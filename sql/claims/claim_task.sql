@@ -46,11 +46,7 @@ begin
     v_node := hwqueue.read_node(p_node, p_shard);
     v_load := hwqueue.read_load(p_node, p_shard);
   end if;
-  perform 1 from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = any (v_queue_ids) and s.available_at <= v_now limit 1;
-  if found then
-    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
-  end if;
+  perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
   score := 0;
   shard_id := p_shard;
   while v_left > 0 loop

@@ -58,30 +58,6 @@ begin
 end
 $$;
 
--- Settles those of a batch that are not done yet, one by one.
--- Locks: node_state is held by the caller; the claims by lease_id; the lease rows. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done int[], p_shard int)
-returns table (ordinal int, lease_id uuid, verdict text, state text)
-language plpgsql volatile
-as $$
-declare
-  v_item jsonb;
-  v_result record;
-begin
-  for v_item, ordinal in
-    select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-    where e.ordinality <> all (p_done)
-    order by e.value ->> 'lease_id', e.ordinality
-  loop
-    lease_id := v_item ->> 'lease_id';
-    v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
-    state := v_result.state;
-    return next;
-  end loop;
-end
-$$;
-
 -- Checks a batch before anything is locked.
 -- Locks: none. Raises: QHA01, naming the element. Idempotent: yes.
 create or replace function hwqueue.check_settlements(p_settle jsonb, p_shard int) returns void
@@ -106,24 +82,5 @@ begin
     end if;
     perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'), v_field || '.result', p_shard);
   end loop;
-end
-$$;
-
--- Settles a claim of a node whose state the caller has locked; a claim of another node is not touched.
--- Locks: the claim; the lease row. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int,
-                                                    out verdict text, out state text)
-language plpgsql volatile
-as $$
-begin
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id <> p_node;
-  if found then
-    verdict := 'bad_token';
-    state := 'claimed';
-    return;
-  end if;
-  select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
 end
 $$;

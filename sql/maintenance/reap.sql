@@ -1,28 +1,75 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; refreshes estimates. Safe to
 -- call from anywhere at any time; every part takes at most p_limit and skips what others hold.
--- Locks: node_state, claims, entries: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
+-- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
+-- more: a part has reached its limit, call again.
+-- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
 -- Wakes: waiting workers.
-create or replace function hwqueue.reap(p_limit int default 1000, p_shard int default 0)
-returns table (expired int, promoted int, deadlines int, reaches int)
+create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0', p_shard int default 0)
+returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
+  v_turn record;
 begin
   perform hwqueue.require_read_committed();
   if p_limit is null or p_limit not between 1 and 100000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
+    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
+      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
+  end if;
   v_now := hwqueue.clock();
+  select t.* into v_turn from hwqueue.take_reap_turn(p_unless_within, v_now, p_shard) t;
+  if v_turn.goes then
+    return query select * from hwqueue.reap_all(p_limit, v_turn.mark, v_turn.holds, v_now, p_shard);
+  else
+    return query select 0, 0, 0, 0, false;
+  end if;
+end
+$$;
+
+-- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
+-- start, should anything have come below the mark after all (a clock that was set back).
+-- What holds up others comes last: nodes.
+-- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.
+-- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
+create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamptz, p_shard int,
+                                            out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+  v_from hwqueue.reap_mark := p_mark;
+  v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
+  v_estimated record;
+  v_postponed int;
+  v_scheduled int;
+begin
   perform hwqueue.current_generation(p_shard);
-  expired := hwqueue.reap_claims(p_limit, null, v_now, p_shard);
-  promoted := hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_limit, v_now, p_shard);
-  deadlines := hwqueue.reap_deadlines(p_limit, v_now, p_shard);
-  reaches := coalesce(hwqueue.refresh_reach(array(
-    select c.class_id from hwqueue.placement_class c
-    left join hwqueue.class_reach r on r.shard_id = p_shard and r.class_id = c.class_id
-    where c.shard_id = p_shard and c.retired_at is null and (r.refreshed_at is null or r.refreshed_at < v_now - interval '1 minute')
-    order by r.refreshed_at nulls first limit p_limit), p_shard), 0);
-  return next;
+  reaches := 0;
+  if p_holds then
+    if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
+      v_from.swept_at := p_now;
+      v_from.claims_from := '-infinity';
+      v_from.deadlines_from := '-infinity';
+      v_from.scheduled_from := '-infinity';
+    end if;
+    select e.* into v_estimated from hwqueue.reap_reaches(least(p_limit, 20), p_mark.estimated_to, p_now, p_shard) e;
+    reaches := v_estimated.reaches;
+    v_from.estimated_to := v_estimated.estimated_to;
+  end if;
+  promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
+  deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
+  v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
+  v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
+  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
+  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired);
+  deadlines := deadlines + v_scheduled;
+  if p_holds then
+    perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
+  end if;
 end
 $$;

@@ -1,28 +1,59 @@
--- Fails leases that were not claimed by their deadline.
+-- Fails leases that were not claimed by their deadline. Scheduled ones are looked after by reap alone: when they fall due, they are
+-- here. p_from: where the scan starts; null: at the mark.
 -- Locks: their entries, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz default null) returns int
 language plpgsql volatile
 as $$
 declare
-  v_late uuid[];
+  v_from timestamptz := coalesce(p_from, (
+    select m.deadlines_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
+  v_late hwqueue.ready[];
 begin
   v_late := array(
-    select r.lease_id from hwqueue.ready r where r.shard_id = p_shard and r.deadline <= p_now
-    order by r.deadline limit p_limit for update skip locked);
-  delete from hwqueue.ready r where r.shard_id = p_shard and r.deadline <= p_now and r.lease_id = any (v_late);
-  v_late := v_late || array(
-    select s.lease_id from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
-    order by s.deadline limit p_limit for update skip locked);
-  delete from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now and s.lease_id = any (v_late);
-  if v_late <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
-    update hwqueue.lease l
-    set state = 'failed', finished_at = p_now,
-        error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
-    where l.shard_id = p_shard and l.lease_id = any (v_late);
-    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-    select p_shard, l.queue_id, 'failed', p_now, l.lease_id
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_late);
+    select r from hwqueue.ready r
+    where r.shard_id = p_shard and r.deadline is not null and greatest(r.deadline, r.eligible_at) between v_from and p_now
+    order by greatest(r.deadline, r.eligible_at) limit p_limit for update skip locked);
+  if v_late = '{}' then
+    return 0;
   end if;
-  return cardinality(v_late);
+  delete from hwqueue.ready r using unnest(v_late) v
+  where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+end
+$$;
+
+-- The same for leases that are not due yet.
+-- Locks: their entries, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_late hwqueue.scheduled[];
+begin
+  v_late := array(
+    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
+    order by s.deadline limit p_limit for update skip locked);
+  if v_late = '{}' then
+    return 0;
+  end if;
+  delete from hwqueue.scheduled s using unnest(v_late) v
+  where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+end
+$$;
+
+-- Finishes leases whose entries the caller has locked and deleted. Gives their number.
+-- Locks: the lease rows. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.lease l
+  set state = 'failed', finished_at = p_now, error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
+  where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+  select p_shard, l.queue_id, 'failed', p_now, l.lease_id
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  return cardinality(p_leases);
 end
 $$;

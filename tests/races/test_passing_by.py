@@ -21,6 +21,7 @@ COUNTED: Options = {"slots": 1000, "capacity": {"cpu_milli": 10_000_000}}
 HELD = 100
 CLAIMERS = 8
 COUNT_READY = "select count(*) from hwqueue.ready"
+SEEN = "select seen_at from hwqueue.list_nodes()"
 
 nodes = pytest.mark.parametrize("spec", [UNCOUNTED, COUNTED], ids=["uncounted", "counted"])
 
@@ -134,6 +135,31 @@ def test_a_heartbeat_and_an_open_cancel(conn: psycopg.Connection, dsn: str, cloc
     rows = {row["lease_id"]: row for row in direct.heartbeat(*node, claims)}
     assert rows[stopping]["verdict"] == "cancelled"
     assert rows[stopping]["expires_at"] == clock.now() + timedelta(seconds=60)
+
+
+def test_a_heartbeat_of_a_node_that_is_held(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """Work that settles with the user's own transaction costs the node's other claims nothing."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn, **COUNTED)
+    needs = {"placement": {"resources": {"cpu_milli": 1000}}}
+    direct.spawn_many(QUEUE, [needs] * 3)
+    [done, *claims] = direct.claim(QUEUE, *node, qty=3)
+    clock.advance(timedelta(seconds=20))
+    with interleave(dsn, SHORT) as actor:
+        handler, worker = actor(), actor()
+        handler.begin()
+        handler.direct.complete(done["lease_id"], done["claim_token"])
+        rows = worker.direct.heartbeat(*node, claims)
+        assert [row["verdict"] for row in rows] == ["ok", "ok"]
+        assert {row["expires_at"] for row in rows} == {clock.now() + timedelta(seconds=60)}
+        handler.commit()
+        assert conn.execute(SEEN).fetchall() == [(clock.now() - timedelta(seconds=20),)]
+        worker.direct.heartbeat(*node, claims)
+    assert conn.execute(SEEN).fetchall() == [(clock.now(),)]
 
 
 LIMITED_REAP = "select expired from hwqueue.reap(p_limit => 5)"

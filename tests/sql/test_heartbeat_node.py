@@ -118,6 +118,28 @@ def test_an_older_and_the_present_token_of_a_lease(api: Api) -> None:
         assert verdicts == {old["claim_token"]: "lost", new["claim_token"]: "ok"}
 
 
+def test_a_claim_named_twice_is_answered_once(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    held, lost = api.running(queue, node), api.running(queue, node)
+    api.rows("complete_lease", **token(lost))
+    rows = api.rows("heartbeat_node", **node.who, claims=beat(held, lost, held, lost))
+    assert {row["lease_id"]: row["verdict"] for row in rows} == {
+        held["lease_id"]: "ok",
+        lost["lease_id"]: "lost",
+    }
+    assert len(rows) == 2
+
+
+def test_an_id_in_capitals(api: Api) -> None:
+    """What reads back differently from what came is looked at closely, and is right."""
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    [item] = beat(claim)
+    item["lease_id"] = item["lease_id"].upper()
+    [row] = api.rows("heartbeat_node", **node.who, claims=[item])
+    assert (row["verdict"], row["lease_id"]) == ("ok", claim["lease_id"])
+
+
 def test_a_token_written_with_a_point(api: Api) -> None:
     """1.0 is a whole number, too."""
     node = api.node()
@@ -142,7 +164,7 @@ def test_epochs_that_are_not_its_own(api: Api, epoch: int | None) -> None:
     assert refusal.detail["node_epoch"] == 1
 
 
-GOOD = {"lease_id": str(uuid4()), "claim_token": 1}
+GOOD: dict[str, Any] = {"lease_id": str(uuid4()), "claim_token": 1}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +174,11 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1}
         ("p_claims", "x"),
         ("p_claims[0]", ["x"]),
         ("p_claims[1]", [GOOD, {"lease_id": GOOD["lease_id"]}]),
+        ("p_claims[1]", [GOOD, None]),
         ("p_claims[0].lease_id", [GOOD | {"lease_id": "x"}]),
+        ("p_claims[1].lease_id", [GOOD, GOOD | {"lease_id": GOOD["lease_id"].replace("-", "")}]),
+        ("p_claims[0].claim_token", [GOOD | {"claim_token": 1.5}]),
+        ("p_claims[0]", [GOOD | {"claim_token": None}]),
         ("p_claims[0].claim_token", [GOOD | {"claim_token": -1}]),
         ("p_claims[0].claim_token", [GOOD | {"claim_token": 2**63}]),
         ("p_claims[0].claim_token", [GOOD | {"claim_token": "1"}]),

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, beat
+from tests.sql.api import Api, beat, outlive
 
 MINUTE = timedelta(minutes=1)
 
@@ -122,6 +122,77 @@ def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
     for times in (2, 1, 0):
         row = api.row("reap", limit=2)
         assert [row[part] for part in ("expired", "promoted", "deadlines")] == [times] * 3
+        assert row["more"] == (times == 2)
+
+
+def test_claims_that_live_use_up_none_of_the_limit(api: Api, clock: Clock) -> None:
+    """They are met because heartbeats do not touch the index that reap reads."""
+    queue, node = api.queue(claim_timeout=60), api.node()
+    alive = [api.running(queue, node) for _ in range(5)]
+    silent = api.running(queue)
+    clock.advance(timedelta(seconds=50))
+    api.rows("heartbeat_node", **node.who, claims=beat(*alive))
+    clock.advance(timedelta(seconds=10))
+    row = api.row("reap", limit=1)
+    assert (row["expired"], row["more"]) == (1, True)
+    assert api.state(silent["lease_id"]) == "pending"
+    assert {api.state(claim["lease_id"]) for claim in alive} == {"claimed"}
+
+
+def test_a_schedule_and_a_deadline_at_once(api: Api, clock: Clock) -> None:
+    """What falls due only after its deadline fails in the same call, however late that comes."""
+    deadline = (clock.now() + MINUTE).isoformat()
+    lease = api.spawn(api.queue(), delay=60, deadline=deadline)
+    clock.advance(10 * MINUTE)
+    assert api.row("reap")["deadlines"] == 1
+    assert api.lease(lease)["error"]["reason"] == "deadline_exceeded"
+
+
+def test_a_deadline_that_was_over_when_it_was_spawned(api: Api, clock: Clock) -> None:
+    for _ in range(3):  # so that scans start at marks
+        clock.advance(MINUTE)
+        outlive(api.conn)
+        api.rows("reap")
+    lease = api.spawn(api.queue(), deadline="2020-01-01T00:00:00Z")
+    assert api.row("reap")["deadlines"] == 1
+    assert api.state(lease) == "failed"
+
+
+def test_not_twice_within_a_span(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(claim_timeout=60), api.node()
+    within = {"unless_within": timedelta(seconds=10)}
+    clock.advance(MINUTE)
+    api.rows("reap", **within)
+    claim = api.running(queue, node)
+    clock.advance(timedelta(seconds=52))
+    api.rows("reap", **within)
+    for seconds, expired in [(9, 0), (1, 1)]:
+        clock.advance(timedelta(seconds=seconds))
+        assert api.row("reap", **within)["expired"] == expired
+    assert api.state(claim["lease_id"]) == "pending"
+
+
+def test_without_a_span_it_always_reaps(api: Api, clock: Clock) -> None:
+    api.rows("reap")
+    api.running(api.queue(claim_timeout=60))
+    clock.advance(MINUTE)
+    for expired in (1, 0):
+        assert api.row("reap")["expired"] == expired
+
+
+def test_a_clock_that_was_set_back(api: Api, clock: Clock) -> None:
+    """The last reap lies in the future: nobody waits for it."""
+    api.rows("reap")
+    clock.advance(-2 * MINUTE)
+    api.running(api.queue(claim_timeout=60))
+    clock.advance(MINUTE)
+    assert api.row("reap", unless_within=MINUTE)["expired"] == 1
+    clock.advance(2 * MINUTE)
+
+
+@pytest.mark.parametrize("span", [timedelta(seconds=-1), timedelta(days=1, seconds=1), None])
+def test_bad_spans(api: Api, span: timedelta | None) -> None:
+    assert api.refused("QHA01", "reap", unless_within=span).field == "p_unless_within"
 
 
 def test_it_wakes_those_who_wait(api: Api, clock: Clock, conn: psycopg.Connection) -> None:

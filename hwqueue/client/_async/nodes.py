@@ -108,15 +108,21 @@ class AsyncNodes(AsyncCaller):
         """
         await self._call(calls.DEREGISTER_NODE, p_node=node_id, p_shard=shard)
 
-    async def reap(self, *, limit: int = 1000, shard: int = 0) -> ReapResult:
+    async def reap(
+        self, *, limit: int = 1000, unless_within: timedelta = timedelta(0), shard: int = 0
+    ) -> ReapResult:
         """End expired claims, promote due leases, fail those past their deadline.
 
         Args:
             limit: Most of each kind.
+            unless_within: Do nothing if somebody reaped less than this ago, 0 to 1 day.
 
+        Raises: BadArgument, IsolationLevel.
         SQL: reap. Safe inside your transaction: no.
         """
-        return await self._row(calls.REAP, ReapResult, p_limit=limit, p_shard=shard)
+        return await self._row(
+            calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
+        )
 
     async def prune(self, *, limit: int = 10_000, shard: int = 0) -> PruneResult:
         """Remove what is past its retention.

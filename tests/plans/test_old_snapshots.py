@@ -1,0 +1,67 @@
+"""What has been reaped stays in the indexes while somebody holds an old snapshot: nobody walks it."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.plans.backlog import batch
+from tests.plans.explain import explained
+from tests.sql.api import Api, Node, outlive
+
+MANY = 2000
+PAGES = 60  # that the dead entries may cost a call; walking them costs hundreds
+
+DUE = """
+  update hwqueue.scheduled set available_at = clock_timestamp()
+  where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s);
+"""
+SILENT = """
+  update hwqueue.claim set expires_at = clock_timestamp(), check_at = clock_timestamp()
+  where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s)
+"""
+LATE = """
+  update hwqueue.ready set deadline = clock_timestamp(), eligible_at = clock_timestamp()
+  where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s)
+"""
+
+
+@pytest.fixture
+def old_snapshot(dsn: str) -> Iterator[None]:
+    """Somebody who began to read before the test, and still does."""
+    with psycopg.connect(dsn) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from hwqueue.queue")
+        yield
+
+
+def pages(api: Api, node: Node, queue: str) -> tuple[int, int]:
+    """What an empty claim and a reap that finds nothing touch."""
+    outlive(api.conn)
+    for _ in range(3):  # the marks follow two calls behind
+        api.rows("reap", limit=100_000)
+    with explained(api.conn) as claim:
+        assert api.claim(node, queue) == []
+    with explained(api.conn) as reap:
+        api.rows("reap")
+    return claim.buffers, reap.buffers
+
+
+@pytest.mark.usefixtures("old_snapshot")
+def test_upkeep(api: Api, conn: psycopg.Connection) -> None:
+    """Leases in numbers fall due, are claimed, expire, and miss their deadline."""
+    busy, idle, node = api.queue(), api.queue(), api.node()
+    before = pages(api, node, idle)
+    deadline = "2100-01-01T00:00:00Z"
+    for _ in range(MANY // 500):
+        batch(api, busy, [{"delay": 3600, "deadline": deadline}] * 500)
+    conn.execute(DUE, {"queue": busy})
+    assert api.row("reap", limit=100_000)["promoted"] >= MANY
+    assert sum(len(api.claim(node, busy, qty=1000)) for _ in range(2)) == MANY
+    conn.execute(SILENT, {"queue": busy})
+    assert api.row("reap", limit=100_000)["expired"] == MANY
+    conn.execute(LATE, {"queue": busy})
+    assert api.row("reap", limit=100_000)["deadlines"] == MANY
+    after = pages(api, node, idle)
+    assert after[0] <= before[0] + PAGES
+    assert after[1] <= before[1] + PAGES

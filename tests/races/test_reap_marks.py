@@ -1,0 +1,277 @@
+"""reap starts its scans at marks: nothing that an open transaction may still bring is below."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, SHORT, register
+from tests.races.interleave import TIMEOUT, interleave
+from tests.sql.api import outlive
+
+MINUTE = timedelta(minutes=1)
+COUNTED = {"capacity": {"cpu_milli": 10_000_000}}
+NEEDS = {"placement": {"resources": {"cpu_milli": 1000}}}
+MARKS = """
+  select claims_from, deadlines_from, scheduled_from from hwqueue.reap_mark
+"""
+ONE_OF_EACH = "select expired, promoted, deadlines from hwqueue.reap(p_limit => 1)"
+PARTS = ("expired", "promoted", "deadlines")
+VERSION = "select version from hwqueue.reap_mark"
+REAP = "select expired, promoted, deadlines from hwqueue.reap(p_unless_within => '10 seconds')"
+LIMITED_REAP = "select expired from hwqueue.reap(p_limit => 5)"
+HAS_ID = """
+  select count(*) from pg_locks
+  where pid = %s and locktype = 'transactionid' and mode = 'ExclusiveLock' and granted
+"""
+PARKING_CLOCK = """
+  create or replace function hwqueue.clock() returns timestamptz language plpgsql as $$
+  begin
+    perform pg_advisory_xact_lock_shared(1);
+    return clock_timestamp();
+  end $$
+"""
+
+
+def marks(conn: psycopg.Connection) -> set[Any]:
+    """Where the three scans start."""
+    [row] = conn.execute(MARKS).fetchall()
+    return set(row)
+
+
+def reap_on(conn: psycopg.Connection, clock: Clock, minutes: int) -> None:
+    """Reap once a minute."""
+    for _ in range(minutes):
+        clock.advance(MINUTE)
+        Direct(conn).reap()
+
+
+def bring_marks_up(conn: psycopg.Connection, clock: Clock) -> None:
+    """Reap until the marks are as far as they go; no transaction of the test's own may be open."""
+    for _ in range(4):
+        outlive(conn)
+        reap_on(conn, clock, 1)
+
+
+Bring = Callable[[Direct, tuple[UUID, int]], UUID]
+
+
+def bring_claim(direct: Direct, node: tuple[UUID, int]) -> UUID:
+    """An entry that is due a minute after: a claim that nobody heartbeats."""
+    [claim] = direct.claim(QUEUE, *node)
+    lease: UUID = claim["lease_id"]
+    return lease
+
+
+def bring_deadline(direct: Direct, _node: tuple[UUID, int]) -> UUID:
+    """Another: a lease that must be claimed by then."""
+    row = direct.conn.execute("select hwqueue.clock() + interval '1 minute'").fetchone()
+    assert row is not None
+    lease: UUID = direct.spawn(QUEUE, {"deadline": row[0].isoformat(), "priority": -1})["lease_id"]
+    return lease
+
+
+def bring_schedule(direct: Direct, _node: tuple[UUID, int]) -> UUID:
+    """Another: a lease that may not be claimed before."""
+    lease: UUID = direct.spawn(QUEUE, {"delay": 60})["lease_id"]
+    return lease
+
+
+class Kind(NamedTuple):
+    """Something that falls due: how it comes, which part of reap sees to it, what it is then."""
+
+    bring: Bring
+    part: str
+    state: str
+
+
+kinds = pytest.mark.parametrize(
+    "kind",
+    [
+        Kind(bring_claim, "expired", "pending"),
+        Kind(bring_deadline, "deadlines", "failed"),
+        Kind(bring_schedule, "promoted", "pending"),
+    ],
+    ids=lambda kind: kind.part,
+)
+
+
+@kinds
+def test_a_writer_that_commits_late(
+    conn: psycopg.Connection, dsn: str, clock: Clock, kind: Kind
+) -> None:
+    """What it wrote was due long before; the marks have waited for it, and go on behind it."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn)
+    direct.spawn(QUEUE, {"priority": 5})
+    bring_marks_up(conn, clock)
+    with interleave(dsn) as actor:
+        writer = actor()
+        writer.begin()
+        lease = kind.bring(writer.direct, node)
+        written_at = clock.now()
+        reap_on(conn, clock, 8)
+        assert max(marks(conn)) <= written_at
+        writer.commit()
+        assert direct.reap()[kind.part] == 1
+    assert direct.lease(lease)["state"] == kind.state
+    bring_marks_up(conn, clock)
+    assert written_at < min(marks(conn))
+
+
+@kinds
+def test_what_is_left_by_one_reap_is_found_by_the_next(
+    conn: psycopg.Connection, clock: Clock, kind: Kind
+) -> None:
+    """The marks do not pass what is still there."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn)
+    bring_marks_up(conn, clock)
+    direct.spawn_many(QUEUE, [{"priority": 5}] * 6)
+    leases = [kind.bring(direct, node) for _ in range(6)]
+    clock.advance(2 * MINUTE)
+    for _ in leases:
+        outlive(conn)
+        [counts] = direct.conn.execute(ONE_OF_EACH).fetchall()
+        assert dict(zip(PARTS, counts, strict=True)) == dict.fromkeys(PARTS, 0) | {kind.part: 1}
+    assert {direct.lease(lease)["state"] for lease in leases} == {kind.state}
+
+
+def test_a_held_entry_keeps_its_mark(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+    """A settlement that is rolled back leaves an expired claim, and it is found."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn)
+    direct.spawn(QUEUE)
+    [claim] = direct.claim(QUEUE, *node)
+    with interleave(dsn) as actor:
+        worker = actor()
+        worker.begin()
+        worker.direct.complete(claim["lease_id"], claim["claim_token"])
+        reap_on(conn, clock, 5)
+        worker.rollback()
+        assert direct.reap()["expired"] == 1
+
+
+def test_what_came_below_the_marks_is_found(conn: psycopg.Connection, clock: Clock) -> None:
+    """Clocks are set back. Every five minutes the scans start at the very start."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn)
+    bring_marks_up(conn, clock)
+    clock.advance(-60 * MINUTE)
+    direct.spawn(QUEUE)
+    [claim] = direct.claim(QUEUE, *node)
+    clock.advance(60 * MINUTE)
+    assert claim["expires_at"] < min(marks(conn))
+    found = []
+    for _ in range(6):
+        clock.advance(MINUTE)
+        found.append(direct.reap()["expired"])
+    assert sum(found) == 1
+
+
+def test_a_reaper_that_stays_open(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+    """Others leave it the turn, but not for ever; who must, reaps beside it at once."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    node = register(conn)
+    direct.spawn_many(QUEUE, [{}] * 2)
+    direct.reap()
+    with interleave(dsn, SHORT) as actor:
+        sleeper, worker = actor(), actor()
+        sleeper.begin()
+        sleeper.direct.reap()
+        direct.claim(QUEUE, *node)
+        clock.advance(1.5 * MINUTE)
+        assert worker.conn.execute(REAP).fetchall() == [(0, 0, 0)]
+        assert worker.direct.reap()["expired"] == 1
+        direct.claim(QUEUE, *node)
+        clock.advance(1.5 * MINUTE)
+        assert worker.conn.execute(REAP).fetchall() == [(1, 0, 0)]
+
+
+def test_who_has_written_already_leaves_the_mark(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """Reaping in the user's own transaction keeps nobody from reaping."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    clock.advance(MINUTE)
+    with interleave(dsn, SHORT) as actor:
+        user = actor()
+        user.begin()
+        user.direct.spawn(QUEUE)
+        user.direct.reap()
+        before = conn.execute(VERSION).fetchall()
+        direct.reap()
+        assert conn.execute(VERSION).fetchall() != before
+        user.commit()
+
+
+def test_a_node_at_work_uses_up_none_of_the_limit(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """Its expired claims come first and are left alone; those of another node are reaped."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 60})
+    direct.spawn_many(QUEUE, [NEEDS] * 8)
+    busy, silent = (register(conn, n, **COUNTED) for n in (1, 2))
+    assert len(direct.claim(QUEUE, *busy, qty=6)) == 6
+    clock.advance(timedelta(seconds=1))
+    [late] = direct.claim(QUEUE, *silent)
+    clock.advance(5 * MINUTE)
+    with interleave(dsn, SHORT) as actor:
+        worker, sweeper = actor(), actor()
+        worker.begin()
+        worker.direct.claim(QUEUE, *busy)
+        assert sweeper.conn.execute(LIMITED_REAP).fetchall() == [(1,)]
+        assert sweeper.direct.lease(late["lease_id"])["state"] == "pending"
+        worker.commit()
+        assert [sweeper.direct.reap()["expired"] for _ in range(2)] == [6, 0]
+
+
+def settle_and_claim(direct: Direct, node: tuple[UUID, int], claim: dict[str, Any]) -> None:
+    """Complete one and claim the next."""
+    direct.settle_and_claim(QUEUE, *node, [claim])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda direct, node, _claim: direct.claim(QUEUE, *node),
+        settle_and_claim,
+        lambda direct, _node, claim: direct.extend(claim["lease_id"], claim["claim_token"], MINUTE),
+    ],
+    ids=["claim_task", "settle_and_claim", "extend_claim"],
+)
+def test_ids_come_before_the_clock(
+    conn: psycopg.Connection, dsn: str, write: Callable[..., object]
+) -> None:
+    """The rule that the marks rest on: park a writer at the clock, and see that it has its id."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    direct.spawn_many(QUEUE, [{}] * 2)
+    [claim] = direct.claim(QUEUE, *node)
+    conn.execute(PARKING_CLOCK)
+    with interleave(dsn) as actor:
+        keeper, writer = actor(), actor()
+        keeper.begin()
+        keeper.conn.execute("select pg_advisory_xact_lock(1)")
+        parked = writer.start(lambda d: write(d, node, claim))
+        writer.wait_until_parked()
+        assert conn.execute(HAS_ID, [writer.conn.info.backend_pid]).fetchall() == [(1,)]
+        keeper.commit()
+        parked.result(TIMEOUT)
