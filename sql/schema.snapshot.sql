@@ -19,20 +19,19 @@ CREATE TYPE hwqueue.spawn_request AS (
 	ordinal integer,
 	lease_id uuid,
 	own_id boolean,
+	"position" bigint,
 	class_id bigint,
 	task_name text,
 	params jsonb,
 	headers jsonb,
 	priority smallint,
-	rank bigint,
 	max_attempts smallint,
 	retry jsonb,
 	claim_timeout interval,
 	deadline timestamp with time zone,
 	available_at timestamp with time zone,
-	tenant text,
 	idempotency_key text,
-	content bytea,
+	stands_for uuid,
 	notify boolean
 );
 
@@ -70,8 +69,7 @@ begin
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
   from hwqueue.write_spawns(
-    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, v_options,
-                                hwqueue.spawn_class(v_queue, p_task, v_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
+    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard) w;
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
@@ -298,6 +296,14 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
+      || case when p_preferred <> '[]' then jsonb_build_object('prefer', p_preferred) else '{}' end
+      || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
+$$;
+
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -358,14 +364,18 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) RETURNS void
+CREATE FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
-    AS $$
+    AS $_$
 declare
   v_kind text;
   v_why text;
 begin
+  if jsonb_array_length(p_required) < 2 then
+    return p_required;
+  end if;
   foreach v_kind in array array['node', 'rack', 'resource'] loop
+    continue when not jsonb_path_exists(p_required, ('$[*].' || v_kind)::jsonpath);
     -- several lists toward: their intersection, less what is to be kept away from, must not be empty; a node
     -- has many resources, so there only the very same one toward and away collides
     with term as (
@@ -393,18 +403,14 @@ begin
     perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
       jsonb_build_object('field', p_field), 'no node could ever meet all of it: drop one of the terms');
   end if;
+  return p_required;
 end
-$$;
+$_$;
 
-CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
     AS $_$
-begin
-  if jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true) then
-    perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field), jsonb_build_object('field', p_field),
-      'flatten it');
-  end if;
-end
+  select case when jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true) then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
 $_$;
 
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
@@ -516,38 +522,18 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
     AS $$
-declare
-  v_unknown text;
-begin
-  if jsonb_typeof(p_value) is distinct from 'object' then
-    perform hwqueue.refuse(p_code, format('%s must be a JSON object, got %s', p_field, coalesce(jsonb_typeof(p_value), 'null')),
-      jsonb_build_object('field', p_field), 'pass an object such as {}');
-  end if;
-  select k into v_unknown from jsonb_object_keys(p_value) k where k <> all (p_allowed) order by k limit 1;
-  if found then
-    perform hwqueue.refuse(p_code, format('%s has an unknown key %s', p_field, to_json(left(v_unknown, 100))),
-      jsonb_build_object('field', p_field || '.' || left(v_unknown, 100)),
-      'allowed keys: ' || array_to_string(p_allowed, ', '));
-  end if;
-end
+  select case when jsonb_typeof(p_value) = 'object' and p_value - p_allowed = '{}' then p_value
+    else hwqueue.refuse_object(p_value, p_allowed, p_field, p_code) end
 $$;
 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $$
-declare
-  v_bytes int := octet_length(p_value::text);
-begin
-  if v_bytes > p_max_bytes then
-    perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, v_bytes, p_max_bytes),
-      jsonb_build_object('field', p_field, 'bytes', v_bytes, 'limit', p_max_bytes),
-      'store large data elsewhere and pass a reference, or raise the queue policy');
-  end if;
-  return p_value;
-end
+  select case when octet_length(p_value::text) > p_max_bytes
+    then hwqueue.refuse_payload(octet_length(p_value::text), p_field, p_max_bytes) else p_value end
 $$;
 
 CREATE FUNCTION hwqueue.check_queue_names(p_queues text[]) RETURNS boolean
@@ -848,9 +834,10 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
-  select coalesce(
+begin
+  return coalesce(
     (select array_agg(k.kind || ':' || (t.value #>> '{}') order by t.ordinality)
      from (values (1, 'node'), (2, 'resource'), (4, 'rack')) k(rarity, kind),
           lateral (select e.value from jsonb_array_elements(p_required) e
@@ -864,7 +851,20 @@ CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
                select 1 from jsonb_array_elements(e.value -> 'values') v where length(v.value::text) > 200)
            order by jsonb_array_length(e.value -> 'values') limit 1) e,
           lateral jsonb_array_elements(e.value -> 'values') with ordinality t),
-    array['*'])
+    array['*']);
+end
+$$;
+
+CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb) RETURNS bytea
+    LANGUAGE sql STABLE
+    AS $$
+  select sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'))
+$$;
+
+CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
 $$;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
@@ -984,14 +984,21 @@ begin
       from jsonb_array_elements(p_settle) with ordinality e
       group by 2, 3 order by 2
     ), ended as (
+      -- fences (offset 0) and places: by key, item for item. How many there are is in no statistics, and the planner might read all
+      -- claims or leases there are
       delete from hwqueue.claim c using item i
-      where c.shard_id = p_shard and c.lease_id = i.lease_id and c.claim_token = i.claim_token and c.node_id = p_node and c.assignment is null
+      cross join lateral (
+        select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
+      where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and c.node_id = p_node and c.assignment is null
       returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.claimed_at
     ), record as (
       update hwqueue.lease l
       set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = p_node, claimed_at = e.claimed_at,
           finished_at = p_now, result = null
-      from ended e where l.shard_id = p_shard and l.lease_id = e.lease_id
+      from ended e
+      cross join lateral (
+        select x.ctid as place from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) p
+      where l.ctid = p.place
     ), noted as (
       insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
       select p_shard, e.queue_id, 'completed', p_now, e.lease_id from ended e
@@ -1102,7 +1109,7 @@ declare
   v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
 begin
   v_class.shard_id := p_shard;
-  v_class.digest := sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'));
+  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
   v_class.queue_id := p_queue_id;
   v_class.task_name := p_task;
   v_class.tenant := p_tenant;
@@ -1422,24 +1429,27 @@ CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant tex
 declare
   -- before the look: whoever finds a class has an id that prune_classes waits for
   v_xid xid8 := pg_current_xact_id();
-  v_class hwqueue.placement_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
+  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
+  v_class_id bigint;
+  v_class hwqueue.placement_class;
 begin
-  select min(c.class_id) into v_class.class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_at is null;
-  if v_class.class_id is null then
+  select c.class_id into v_class_id from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
+  if v_class_id is null then
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
       cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, created_xid, created_at)
     values (
-      p_shard, v_class.digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
+      p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
-    returning c.class_id into v_class.class_id;
+    returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
-    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class.class_id for key share;
+    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id for key share;
   end if;
-  return v_class.class_id;
+  return v_class_id;
 end
 $$;
 
@@ -1676,8 +1686,11 @@ begin
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
              coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout
       from taken t
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = t.queue_id
+      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the planner might read all leases there are
+      cross join lateral (
+        select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
+      cross join lateral (
+        select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                  claimed_at, expires_at, check_at)
@@ -1804,6 +1817,57 @@ CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
 $$;
 
+CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_spawn record;
+begin
+  select o.lease_id, o.ordinal - 1 as index into v_spawn
+  from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
+        from unnest(p_spawns) s where s.own_id) o
+  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = o.lease_id)
+  order by o.ordinal limit 1;
+  if found then
+    perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
+      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_spawn.lease_id, 'index', v_spawn.index),
+      'use a fresh id, or idempotency_key to spawn once');
+  end if;
+  perform hwqueue.insert_spawns(p_spawns, p_queue, p_now, p_shard);
+exception when unique_violation then  -- another session has just spawned with the same id
+  perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
+    'use a fresh id, or idempotency_key to spawn once');
+end
+$$;
+
+CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_ready int;
+begin
+  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id, lease_id, eligible_at, deadline)
+  overriding system value
+  select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority), s.position, s.class_id,
+         s.lease_id, p_now, s.deadline
+  from unnest(p_spawns) s where s.available_at <= p_now;
+  get diagnostics v_ready = row_count;
+  if v_ready < cardinality(p_spawns) then
+    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
+    select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, s.available_at, s.priority), s.class_id,
+           s.lease_id, s.available_at, s.deadline
+    from unnest(p_spawns) s where s.available_at > p_now;
+  end if;
+  insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority, tier, rank, position,
+    max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at)
+  select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
+         hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
+         case when s.available_at <= p_now then s.position else 0 end,
+         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now
+  from unnest(p_spawns) s;
+end
+$$;
+
 CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1875,137 +1939,70 @@ CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
 $$;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $$
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) <> 'boolean' then
-    perform hwqueue.refuse(p_code, format('%s must be true or false, got %s', p_field, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'give a JSON boolean');
-  end if;
-  return p_value::boolean;
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'boolean' then p_value::boolean
+    else hwqueue.refuse_value(p_value, p_field, 'true or false', 'give a JSON boolean', p_code)::boolean end
 $$;
 
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $$
-declare
-  v_number numeric;
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) = 'number' then
-    v_number := (p_value #>> '{}')::numeric;
-    if v_number = trunc(v_number) and v_number between p_min and p_max then
-      return v_number::bigint;
-    end if;
-  end if;
-  perform hwqueue.refuse(p_code, format('%s must be an integer from %s to %s, got %s', p_field, p_min, p_max, left(p_value::text, 60)),
-    jsonb_build_object('field', p_field), 'give a whole JSON number in that range');
-  return null;
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'number' and p_value::numeric between p_min and p_max and p_value::numeric % 1 = 0 then p_value::bigint
+    else hwqueue.refuse_value(p_value, p_field, 'an integer from ' || p_min::text || ' to ' || p_max::text,
+      'give a whole JSON number in that range', p_code)::bigint end
 $$;
 
 CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $$
-declare
-  v_span interval;
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  begin
-    if jsonb_typeof(p_value) = 'number' and (p_value #>> '{}')::numeric between 0 and 315360000 then
-      v_span := make_interval(secs => round((p_value #>> '{}')::numeric, 6)::double precision);
-    elsif jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 100 then
-      v_span := (p_value #>> '{}')::interval;
-    end if;
-  exception when invalid_datetime_format or datetime_field_overflow or interval_field_overflow then
-    v_span := null;
-  end;
-  if v_span is null or extract(year from v_span) <> 0 or extract(month from v_span) <> 0
-     or extract(epoch from v_span) not between extract(epoch from p_min) and 315360000 then
-    perform hwqueue.refuse(p_code, format('%s must be a span of %s or more, at most ten years, got %s', p_field, p_min, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'give seconds (90) or interval text without months ("1 minute 30 seconds")');
-  end if;
-  return v_span;
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
 $$;
 
 CREATE FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text DEFAULT 'QHA01'::text) RETURNS numeric
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $$
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) <> 'number' or not (p_value #>> '{}')::numeric between p_min and p_max then
-    perform hwqueue.refuse(p_code, format('%s must be a number from %s to %s, got %s', p_field, p_min, p_max, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'give a JSON number in that range');
-  end if;
-  return round((p_value #>> '{}')::numeric, 6);
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'number' and p_value::numeric between p_min and p_max then round(p_value::numeric, 6)
+    else hwqueue.refuse_value(p_value, p_field, 'a number from ' || p_min::text || ' to ' || p_max::text,
+      'give a JSON number in that range', p_code)::numeric end
+$$;
+
+CREATE FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'object' then p_value
+    else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}', p_code)::jsonb end
 $$;
 
 CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text DEFAULT 'QHA01'::text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $$
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) <> 'string' or length(p_value #>> '{}') not between 1 and p_max_length then
-    perform hwqueue.refuse(p_code, format('%s must be text of 1 to %s characters, got %s', p_field, p_max_length, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field, 'length', length(p_value #>> '{}')), 'give a shorter, non-empty JSON string');
-  end if;
-  return p_value #>> '{}';
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') between 1 and p_max_length then p_value #>> '{}'
+    else hwqueue.refuse_value(p_value, p_field, 'text of 1 to ' || p_max_length::text || ' characters',
+      'give a shorter, non-empty JSON string', p_code) end
 $$;
 
 CREATE FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS timestamp with time zone
-    LANGUAGE plpgsql STABLE
-    AS $_$
-declare
-  v_time timestamptz;
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) = 'string'
-     and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
-    begin
-      v_time := (p_value #>> '{}')::timestamptz;
-    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
-      v_time := null;
-    end;
-  end if;
-  if v_time is null then
-    perform hwqueue.refuse(p_code, format('%s must be a time with an offset, got %s', p_field, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'use RFC 3339, for example "2030-01-31T12:00:00Z"');
-  end if;
-  return v_time;
-end
-$_$;
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    else hwqueue.parse_time(p_value, p_field, p_code) end
+$$;
 
 CREATE FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS uuid
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE sql IMMUTABLE
     AS $_$
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) <> 'string'
-     or p_value #>> '{}' !~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then
-    perform hwqueue.refuse(p_code, format('%s must be a uuid, got %s', p_field, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"');
-  end if;
-  return (p_value #>> '{}')::uuid;
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'string'
+         and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then (p_value #>> '{}')::uuid
+    else hwqueue.refuse_value(p_value, p_field, 'a uuid', 'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"',
+      p_code)::uuid end
 $_$;
 
 CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
@@ -2153,9 +2150,33 @@ CREATE FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard in
     where c.created_xid >= p_mark)
 $$;
 
-CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE
+CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea)
+    LANGUAGE sql STABLE
     AS $$
+  select s.ordinal, c.tenant, s.idempotency_key, s.lease_id,
+         sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
+  from unnest(p_spawns) s
+  -- limit: looked up by key, one by one, whatever the planner thinks of arrays and of tables that have just been filled
+  cross join lateral (select c.* from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
+  where s.idempotency_key is not null
+$$;
+
+CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_kind jsonb := hwqueue.check_object(p_kind, array['task', 'params', 'options'], 'lease');
+begin
+  return hwqueue.spawn_class(p_queue_id, hwqueue.json_text(v_kind -> 'task', 'task', 200),
+                             coalesce(nullif(v_kind -> 'options', 'null'), '{}'), p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  return (
   with term as (
     select e.value ->> 'label' as label, e.value ->> 'op' as op, e.value -> 'values' as alternatives
     from jsonb_array_elements(p_required) e
@@ -2175,7 +2196,8 @@ CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
      from term a join term b using (label)
      where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
-            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1))
+            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
+end
 $$;
 
 CREATE FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) RETURNS boolean
@@ -2268,7 +2290,7 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE
     AS $$
   select case when p_step > interval '0'
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
@@ -2511,13 +2533,12 @@ $$;
 CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
-declare
-  v_required jsonb := hwqueue.normal_set(coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]'));
-  v_preferred jsonb := hwqueue.normal_set(coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]'));
 begin
-  perform hwqueue.check_contradictions(v_required, p_field);
-  return jsonb_strip_nulls(jsonb_build_object('require', nullif(v_required, '[]'), 'prefer', nullif(v_preferred, '[]'),
-    'resources', coalesce(p_left -> 'resources', p_right -> 'resources')));
+  return hwqueue.build_placement(
+    hwqueue.check_contradictions(
+      hwqueue.normal_set(coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]')), p_field),
+    hwqueue.normal_set(coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]')),
+    coalesce(p_left -> 'resources', p_right -> 'resources'));
 end
 $$;
 
@@ -2662,14 +2683,23 @@ CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
-  select encode(
-    set_bit(set_bit(
-      overlay(
-        uuid_send(gen_random_uuid())
-        placing substring(int8send(floor(extract(epoch from hwqueue.clock()) * 1000)::bigint) from 3)
-        from 1 for 6),
-      52, 1), 53, 1),
-    'hex')::uuid
+  -- the random one has its variant in the right place; the first 15 characters are the time and the version
+  select overlay(gen_random_uuid()::text
+    placing overlay(lpad(to_hex(floor(extract(epoch from hwqueue.clock()) * 1000)::bigint), 12, '0') placing '-' from 9 for 0) || '-7'
+    from 1 for 15)::uuid
+$$;
+
+CREATE FUNCTION hwqueue.new_ids(p_count integer) RETURNS uuid[]
+    LANGUAGE plpgsql PARALLEL SAFE
+    AS $$
+declare
+  v_first text := hwqueue.new_id();
+  v_prefix text := left(v_first, 24);
+  -- the highest bit is set so that it has 12 digits, the next is not so that it keeps them
+  v_start bigint := ('x' || right(v_first, 12))::bit(48)::bigint & ~(1::bigint << 46) | (1::bigint << 47);
+begin
+  return array(select (v_prefix || to_hex(v_start + n))::uuid from generate_series(1, p_count) n);
+end
 $$;
 
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
@@ -2819,24 +2849,31 @@ CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(
 $$;
 
 CREATE FUNCTION hwqueue.normal_set(p_array jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
-  select coalesce(jsonb_agg(s.value order by s.value::text collate "C"), '[]')
-  from (select distinct hwqueue.normal_value(e.value) as value from jsonb_array_elements(p_array) e) s
+declare
+  v_array jsonb := hwqueue.normal_value(p_array);
+begin
+  if jsonb_array_length(v_array) < 2 then
+    return v_array;
+  end if;
+  return (select jsonb_agg(s.value order by s.value::text collate "C") from (select distinct e.value from jsonb_array_elements(v_array) e) s);
+end
 $$;
 
 CREATE FUNCTION hwqueue.normal_value(p_value jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
-  select case jsonb_typeof(p_value)
-    when 'number' then to_jsonb(trim_scale((p_value #>> '{}')::numeric))
-    when 'array' then coalesce(
-      (select jsonb_agg(hwqueue.normal_value(e.value) order by e.ordinality)
-       from jsonb_array_elements(p_value) with ordinality e), '[]')
-    when 'object' then coalesce(
-      (select jsonb_object_agg(e.key, hwqueue.normal_value(e.value)) from jsonb_each(p_value) e), '{}')
-    else p_value
-  end
+begin
+  if position('.' in p_value::text) = 0 or jsonb_typeof(p_value) = 'string' then
+    return p_value;
+  elsif jsonb_typeof(p_value) = 'number' then
+    return to_jsonb(trim_scale(p_value::numeric));
+  elsif jsonb_typeof(p_value) = 'array' then
+    return (select jsonb_agg(hwqueue.normal_value(e.value) order by e.ordinality) from jsonb_array_elements(p_value) with ordinality e);
+  end if;
+  return (select jsonb_object_agg(e.key, hwqueue.normal_value(e.value)) from jsonb_each(p_value) e);
+end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer) RETURNS jsonb
@@ -2849,6 +2886,8 @@ begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
     perform hwqueue.refuse('QHC03', format('%s must be an object', p_field), jsonb_build_object('field', p_field),
       'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
+  elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then  -- what most are
+    return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
   end if;
   v_kinds := array(select k from jsonb_object_keys(p_expr) k
                    where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases') order by k);
@@ -2891,30 +2930,31 @@ CREATE FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_exprs jsonb;
+  v_exprs jsonb := '[]'::jsonb;
 begin
   if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not between p_least and 100 then
     perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
-  select jsonb_agg(n.value) into v_exprs
-  from jsonb_array_elements(p_exprs) with ordinality e,
-       jsonb_array_elements(hwqueue.normalise_expr(e.value, format('%s[%s]', p_field, e.ordinality - 1), p_depth)) n;
-  return hwqueue.normal_set(coalesce(v_exprs, '[]'));
+  for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
+    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth);
+  end loop;
+  return hwqueue.normal_set(v_exprs);
 end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
-    AS $$
+    AS $_$
 declare
-  v_label text := hwqueue.json_text(p_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_text(p_expr -> 'op', p_field || '.op', 32, 'QHC03');
-  v_other text := hwqueue.json_text(p_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
-  v_values jsonb := p_expr -> 'values';
-  v_first jsonb;
+  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
+  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
+  v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
+  v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
+  v_values jsonb := v_expr -> 'values';
+  v_first jsonb := v_values -> 0;
+  v_bad_values boolean;
 begin
-  perform hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
   if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version',
                                   'semver', 'contains_all', 'contains_any') or v_label is null then
     perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
@@ -2937,13 +2977,15 @@ begin
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
   end if;
-  if jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
-     or exists (select 1 from jsonb_array_elements(v_values) e
-                where jsonb_typeof(e) not in ('string', 'number', 'boolean') or length(e::text) > 1100) then
+  v_bad_values := jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
+    or jsonb_path_exists(v_values, 'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
+  if not v_bad_values and length(v_values::text) > 1100 then
+    v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
+  end if;
+  if v_bad_values then
     perform hwqueue.refuse('QHC03', format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
       jsonb_build_object('field', p_field || '.values'), 'give at least one scalar of at most 1024 characters; null is not a value');
   end if;
-  v_first := v_values -> 0;
   if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
     perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
       jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
@@ -2959,43 +3001,36 @@ begin
   end if;
   return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
 end
-$$;
+$_$;
 
 CREATE FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text DEFAULT 'placement'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_key text;
+  v_placement jsonb;
   v_required jsonb;
-  v_resources jsonb;
   v_preferred jsonb;
+  v_resources jsonb;
 begin
   if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
     return '{}'::jsonb;
   end if;
-  perform hwqueue.check_object(p_placement,
+  v_placement := hwqueue.check_object(p_placement,
     array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
-  perform hwqueue.check_depth(p_placement, p_field, 'QHC03');
-  if length(p_placement::text) > 65536 then
-    perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(p_placement::text)),
+  v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
+  if length(v_placement::text) > 65536 then
+    perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
       jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
+  elsif v_placement ?| array['tolerate', 'spread', 'isolation'] then
+    perform hwqueue.refuse_unserved(v_placement, p_field);
   end if;
-  select k into v_key from unnest(array['tolerate', 'spread', 'isolation']) k
-  where jsonb_typeof(p_placement -> k) <> 'null' and p_placement -> k not in ('[]', '{}');
-  if found then
-    perform hwqueue.refuse('QHC05', format('%s.%s is part of the grammar but not served by this version', p_field, v_key),
-      jsonb_build_object('field', p_field || '.' || v_key,
-        'class', case when v_key = 'isolation' then coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}') end),
-      'leave it out; it is refused rather than ignored because ignoring it would weaken what you asked for');
+  if jsonb_typeof(v_placement -> 'require') <> 'null' then
+    v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0);
+    v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
   end if;
-  v_required := case when jsonb_typeof(p_placement -> 'require') is distinct from 'null' and p_placement ? 'require'
-                     then hwqueue.normalise_exprs(p_placement -> 'require', p_field || '.require', 0, 0) else '[]' end;
-  v_preferred := hwqueue.normalise_preferences(p_placement -> 'prefer', p_field || '.prefer');
-  v_resources := hwqueue.normalise_resources(p_placement -> 'resources', p_field || '.resources');
-  perform hwqueue.check_contradictions(v_required, p_field || '.require');
-  return case when v_required = '[]' then '{}' else jsonb_build_object('require', v_required) end
-      || case when v_preferred = '[]' then '{}' else jsonb_build_object('prefer', v_preferred) end
-      || case when v_resources = '{}' then '{}' else jsonb_build_object('resources', v_resources) end;
+  v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
+  v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
+  return hwqueue.build_placement(v_required, v_preferred, v_resources);
 end
 $$;
 
@@ -3038,34 +3073,35 @@ CREATE FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field text) RET
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
 declare
-  v_key text;
-  v_amount bigint;
-  v_resources jsonb := '{}'::jsonb;
+  v_count int;
+  v_bad_name text;
+  v_resources jsonb;
 begin
-  if p_resources is null or jsonb_typeof(p_resources) = 'null' then
+  if p_resources is null or jsonb_typeof(p_resources) = 'null' or p_resources = '{}' then
     return '{}'::jsonb;
   end if;
-  if jsonb_typeof(p_resources) <> 'object' or (select count(*) from jsonb_object_keys(p_resources)) > 32 then
+  if jsonb_typeof(p_resources) = 'object' then
+    select count(*), min(r.key) filter (where length(r.key) > 63 or r.key !~ '^[a-z][a-z0-9_./-]*$'),
+           jsonb_object_agg(r.key, r.amount) filter (where r.amount > 0)
+    into v_count, v_bad_name, v_resources
+    from (
+      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100), case when e.key = 'gpu_milli' then 1 else 0 end,
+               case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end, 'QHC03') as amount
+      from jsonb_each(p_resources) e
+    ) r;
+  end if;
+  if v_count is null or v_count > 32 then
     perform hwqueue.refuse('QHC03', format('%s must be an object of at most 32 resources', p_field),
       jsonb_build_object('field', p_field), 'for example {"cpu_milli": 4000, "memory_mib": 8192, "gpu": 1}');
-  end if;
-  for v_key in select k from jsonb_object_keys(p_resources) k loop
-    if v_key !~ '^[a-z][a-z0-9_./-]{0,62}$' then
-      perform hwqueue.refuse('QHC03', format('%s has a resource named %s', p_field, to_json(left(v_key, 100))),
-        jsonb_build_object('field', p_field || '.' || left(v_key, 100)),
-        'resource names are 1 to 63 characters of a-z, 0-9, _ . / - and start with a letter');
-    end if;
-    v_amount := hwqueue.json_integer(p_resources -> v_key, p_field || '.' || v_key, case when v_key = 'gpu_milli' then 1 else 0 end,
-      case v_key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end, 'QHC03');
-    if v_amount > 0 then
-      v_resources := v_resources || jsonb_build_object(v_key, v_amount);
-    end if;
-  end loop;
-  if v_resources ?& array['gpu', 'gpu_milli'] then
+  elsif v_bad_name is not null then
+    perform hwqueue.refuse('QHC03', format('%s has a resource named %s', p_field, to_json(left(v_bad_name, 100))),
+      jsonb_build_object('field', p_field || '.' || left(v_bad_name, 100)),
+      'resource names are 1 to 63 characters of a-z, 0-9, _ . / - and start with a letter');
+  elsif v_resources ?& array['gpu', 'gpu_milli'] then
     perform hwqueue.refuse('QHC04', format('%s asks for gpu and gpu_milli', p_field), jsonb_build_object('field', p_field || '.gpu_milli'),
       'ask for whole devices (gpu) or for a share of one (gpu_milli), not both');
   end if;
-  return v_resources;
+  return coalesce(v_resources, '{}');
 end
 $_$;
 
@@ -3100,26 +3136,26 @@ CREATE FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_key text;
+  v_tags jsonb := hwqueue.check_depth(p_tags, p_field, 'QHC03');
+  v_bad_key text;
 begin
-  if p_tags is null or jsonb_typeof(p_tags) = 'null' then
+  if v_tags is null or jsonb_typeof(v_tags) = 'null' or v_tags = '{}' then
     return '[]'::jsonb;
   end if;
-  perform hwqueue.check_depth(p_tags, p_field, 'QHC03');
-  if jsonb_typeof(p_tags) <> 'object' or length(p_tags::text) > 16384 then
+  if jsonb_typeof(v_tags) <> 'object' or length(v_tags::text) > 16384 then
     perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
       jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
   end if;
-  select k into v_key from jsonb_object_keys(p_tags) k where length(k) not between 1 and 253 limit 1;
-  if found then
-    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_key)),
+  select min(t.key) filter (where length(t.key) not between 1 and 253),
+         jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
+           then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+           else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
+  into v_bad_key, v_tags from jsonb_each(v_tags) t;
+  if v_bad_key is not null then
+    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
       jsonb_build_object('field', p_field), 'label keys have 1 to 253 characters');
   end if;
-  return coalesce((
-    select jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
-        then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
-        else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
-    from jsonb_each(p_tags) t), '[]');
+  return v_tags;
 end
 $$;
 
@@ -3254,6 +3290,13 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.own_options() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'idempotency_key',
+               'headers', 'notify']
+$$;
+
 CREATE FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3292,6 +3335,30 @@ begin
       || coalesce(hwqueue.json_integer(v_gpu -> 'memory_mib', v_field || '.memory_mib', 0, 1000000000), 0);
   end loop;
   return v_node;
+end
+$$;
+
+CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) RETURNS interval
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_span interval;
+begin
+  begin
+    if jsonb_typeof(p_value) = 'number' and p_value::numeric between 0 and 315360000 then
+      v_span := make_interval(secs => round(p_value::numeric, 6)::double precision);
+    elsif jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 100 then
+      v_span := (p_value #>> '{}')::interval;
+    end if;
+  exception when invalid_datetime_format or datetime_field_overflow or interval_field_overflow then
+    v_span := null;
+  end;
+  if v_span is null or extract(year from v_span) <> 0 or extract(month from v_span) <> 0
+     or extract(epoch from v_span) not between extract(epoch from p_min) and 315360000 then
+    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s or more, at most ten years', p_min),
+      'give seconds (90) or interval text without months ("1 minute 30 seconds")', p_code);
+  end if;
+  return v_span;
 end
 $$;
 
@@ -3350,6 +3417,27 @@ begin
       'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
   end if;
   return hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
+end
+$_$;
+
+CREATE FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $_$
+declare
+  v_time timestamptz;
+begin
+  if jsonb_typeof(p_value) = 'string'
+     and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
+    begin
+      v_time := (p_value #>> '{}')::timestamptz;
+    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
+      v_time := null;
+    end;
+  end if;
+  if v_time is null then
+    perform hwqueue.refuse_value(p_value, p_field, 'a time with an offset', 'use RFC 3339, for example "2030-01-31T12:00:00Z"', p_code);
+  end if;
+  return v_time;
 end
 $_$;
 
@@ -3414,62 +3502,6 @@ begin
   from hwqueue.queue q
   where c.shard_id = p_shard and c.lease_id = any (v_alive) and q.shard_id = p_shard and q.queue_id = c.queue_id;
   return cardinality(v_alive);
-end
-$$;
-
-CREATE FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_spawn hwqueue.spawn_request;
-  v_options jsonb := coalesce(p_options, '{}');
-  v_field text := 'options';
-  v_delay interval;
-begin
-  v_spawn.ordinal := p_ordinal;
-  v_spawn.task_name := p_task;
-  v_spawn.params := hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_queue.max_params_bytes);
-  v_spawn.available_at := p_now;
-  v_spawn.notify := true;
-  v_spawn.tenant := '';
-  v_spawn.priority := 0;
-  if v_options <> '{}' then
-    if v_options ?| array['wire', 'patience'] then
-      perform hwqueue.refuse('QHC05', format('%s.%s is not served by this version', v_field, case when v_options ? 'wire' then 'wire' else 'patience' end),
-        jsonb_build_object('field', v_field || case when v_options ? 'wire' then '.wire' else '.patience' end), 'leave it out');
-    end if;
-    v_spawn.lease_id := hwqueue.json_uuid(v_options -> 'lease_id', v_field || '.lease_id');
-    v_spawn.priority := coalesce(hwqueue.json_integer(v_options -> 'priority', v_field || '.priority', -32768, 32767), 0);
-    v_spawn.tenant := coalesce(hwqueue.json_text(v_options -> 'tenant', v_field || '.tenant', 100), '');
-    v_delay := hwqueue.json_interval(v_options -> 'delay', v_field || '.delay');
-    v_spawn.available_at := coalesce(hwqueue.json_time(v_options -> 'available_at', v_field || '.available_at'), p_now + v_delay, p_now);
-    if v_delay is not null and jsonb_typeof(v_options -> 'available_at') = 'string' then
-      perform hwqueue.refuse('QHA01', format('%s has both delay and available_at', v_field),
-        jsonb_build_object('field', v_field || '.delay'), 'give one of them');
-    end if;
-    v_spawn.max_attempts := hwqueue.json_integer(v_options -> 'max_attempts', v_field || '.max_attempts', 1, 1000);
-    v_spawn.retry := hwqueue.normalise_retry(v_options -> 'retry', v_field || '.retry');
-    v_spawn.claim_timeout := hwqueue.json_interval(v_options -> 'claim_timeout', v_field || '.claim_timeout', '1 second');
-    v_spawn.deadline := hwqueue.json_time(v_options -> 'deadline', v_field || '.deadline');
-    v_spawn.idempotency_key := hwqueue.json_text(v_options -> 'idempotency_key', v_field || '.idempotency_key', 255);
-    v_spawn.notify := coalesce(hwqueue.json_boolean(v_options -> 'notify', v_field || '.notify'), true);
-    if jsonb_typeof(v_options -> 'headers') <> 'null' then
-      v_spawn.headers := hwqueue.check_payload(v_options -> 'headers', v_field || '.headers', 16384);
-      if jsonb_typeof(v_spawn.headers) <> 'object' then
-        perform hwqueue.refuse('QHA01', format('%s.headers must be a JSON object', v_field),
-          jsonb_build_object('field', v_field || '.headers'), 'for example {"traceparent": "..."}');
-      end if;
-    end if;
-  end if;
-  v_spawn.own_id := v_spawn.lease_id is not null;
-  v_spawn.lease_id := coalesce(v_spawn.lease_id, hwqueue.new_id());
-  v_spawn.rank := hwqueue.lease_rank(p_queue.ageing_step, greatest(v_spawn.available_at, p_now), v_spawn.priority);
-  v_spawn.class_id := (p_class ->> 'class_id')::bigint;
-  if v_spawn.idempotency_key is not null then
-    v_spawn.content := sha256(convert_to(
-      jsonb_build_array(p_task, v_spawn.params, p_class -> 'placement', p_class -> 'labels')::text, 'UTF8'));
-  end if;
-  return v_spawn;
 end
 $$;
 
@@ -3775,6 +3807,73 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
+begin
+  if p_options is null or not p_options ?| hwqueue.own_options() then
+    -- null is written as a constant here, so that Postgres leaves out whatever reads options
+    return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, null,
+                              p_queue.max_params_bytes, p_now);
+  end if;
+  return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, p_options,
+                            p_queue.max_params_bytes, p_now);
+end
+$$;
+
+CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+    LANGUAGE sql STABLE
+    AS $$
+  select row(
+    p_ordinal,
+    coalesce(hwqueue.json_uuid(p_options -> 'lease_id', 'options.lease_id'), p_lease_id),
+    jsonb_typeof(p_options -> 'lease_id') = 'string',
+    p_position,
+    p_class_id,
+    p_task,
+    hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_max_params_bytes),
+    case when p_options ? 'headers'
+      then hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers', 'options.headers'), 'options.headers', 16384) end,
+    coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
+    hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
+    case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
+    hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second'),
+    hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
+    case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
+    hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
+    null,
+    coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true)
+  )::hwqueue.spawn_request
+$$;
+
+CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_leases));
+  v_class_ids bigint[];
+begin
+  v_class_ids := array(
+    select k.class_id
+    from (select hwqueue.kind_class(p_queue.queue_id, e.kind, p_shard) as class_id, e.ordinals
+          from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
+                from jsonb_array_elements(p_leases) with ordinality i group by 1 order by min(i.ordinality)) e) k,
+         unnest(k.ordinals) o(ordinal)
+    order by o.ordinal);
+  return array(
+    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], nextval('hwqueue.ready_position_seq'), v_class_ids[e.ordinal],
+                              e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
+    from (
+      select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
+             case when i.value -> 'options' ?| hwqueue.own_options() then i.value -> 'options' end as options
+      from jsonb_array_elements(p_leases) with ordinality i
+      offset 0) e  -- so that each value is taken out once, not wherever it is used
+    order by e.ordinal);
+end
+$$;
+
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4033,6 +4132,67 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field), jsonb_build_object('field', p_field), 'flatten it');
+  return p_value;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_code text;
+  v_message text;
+  v_detail text;
+  v_hint text;
+begin
+  for v_index in 0 .. jsonb_array_length(p_leases) - 1 loop
+    begin
+      perform hwqueue.read_spawns(p_queue, jsonb_build_array(p_leases -> v_index), p_now, p_shard);
+    exception when others then
+      get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+      if v_code not like 'QH%' then
+        raise;
+      end if;
+      perform hwqueue.refuse(v_code, format('leases[%s]: %s', v_index, v_message),
+        v_detail::jsonb || jsonb_build_object('index', v_index), v_hint);
+    end;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_unknown text;
+begin
+  if jsonb_typeof(p_value) is distinct from 'object' then
+    perform hwqueue.refuse(p_code, format('%s must be a JSON object, got %s', p_field, coalesce(jsonb_typeof(p_value), 'null')),
+      jsonb_build_object('field', p_field), 'pass an object such as {}');
+  end if;
+  v_unknown := (select min(k collate "C") from jsonb_object_keys(p_value - p_allowed) k);
+  perform hwqueue.refuse(p_code, format('%s has an unknown key %s', p_field, to_json(left(v_unknown, 100))),
+    jsonb_build_object('field', p_field || '.' || left(v_unknown, 100)), 'allowed keys: ' || array_to_string(p_allowed, ', '));
+  return null;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, p_bytes, p_max_bytes),
+    jsonb_build_object('field', p_field, 'bytes', p_bytes, 'limit', p_max_bytes),
+    'store large data elsewhere and pass a reference, or raise the queue policy');
+  return null;
+end
+$$;
+
 CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -4055,6 +4215,33 @@ begin
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
         'check the id; finished leases go once their queue''s retention is over');
   end case;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_key text;
+begin
+  select k into v_key from unnest(array['tolerate', 'spread', 'isolation']) k
+  where jsonb_typeof(p_placement -> k) <> 'null' and p_placement -> k not in ('[]', '{}');
+  if found then
+    perform hwqueue.refuse('QHC05', format('%s.%s is part of the grammar but not served by this version', p_field, v_key),
+      jsonb_build_object('field', p_field || '.' || v_key,
+        'class', case when v_key = 'isolation' then coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}') end),
+      'leave it out; it is refused rather than ignored because ignoring it would weaken what you asked for');
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, left(p_value::text, 60)),
+    jsonb_build_object('field', p_field, 'length', case when jsonb_typeof(p_value) = 'string' then length(p_value #>> '{}') end), p_hint);
+  return null;
 end
 $$;
 
@@ -4290,41 +4477,57 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid)
+CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql
     AS $$
 declare
+  v_keyed int := (select count(*) from unnest(p_spawns) s where s.idempotency_key is not null);
+  v_claimed hwqueue.idempotency[] := '{}'::hwqueue.idempotency[];
+  v_newly hwqueue.idempotency[];
+  v_next int;
+  v_spawns hwqueue.spawn_request[];
   v_spawn record;
-  v_found hwqueue.idempotency;
-  v_claimed boolean;
 begin
-  for v_spawn in
-    select s.* from unnest(p_spawns) s where s.idempotency_key is not null
-    order by s.tenant collate "C", s.idempotency_key collate "C", s.ordinal
+  <<attempt>>
   loop
-    loop
+    with claimed as (
       insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content)
-      values (p_shard, v_spawn.tenant, p_queue_id, v_spawn.idempotency_key, v_spawn.lease_id, v_spawn.content)
+      select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content from hwqueue.keyed_spawns(p_spawns, p_shard) k
+      order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
       on conflict do nothing
-      returning i.* into v_found;
-      v_claimed := found;
-      exit when v_claimed;
-      select i.* into v_found from hwqueue.idempotency i
-      where i.shard_id = p_shard and i.tenant = v_spawn.tenant and i.queue_id = p_queue_id
-        and i.idempotency_key = v_spawn.idempotency_key;
-      exit when found;  -- else it was pruned in between: try again
-    end loop;
-    if v_found.content <> v_spawn.content then
-      perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to lease %s, which has other content',
-          to_json(v_spawn.idempotency_key), v_found.lease_id),
-        jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
-          'lease_id', v_found.lease_id, 'index', v_spawn.ordinal - 1),
-        'a key stands for one task, params, placement and labels: use another key for other content');
+      returning i as key
+    )
+    select array_agg(c.key) into v_newly from claimed c;
+    v_claimed := v_claimed || v_newly;
+    v_spawns := p_spawns;
+    if cardinality(v_claimed) = v_keyed then
+      return v_spawns;
     end if;
-    continue when v_claimed;
-    ordinal := v_spawn.ordinal;
-    lease_id := v_found.lease_id;
-    return next;
+    v_claimed := array(select c from unnest(v_claimed) c order by c.tenant collate "C", c.idempotency_key collate "C");
+    v_next := 1;
+    for v_spawn in
+      select k.ordinal, k.tenant, k.idempotency_key, i.lease_id, i.content <> k.content as differs
+      from hwqueue.keyed_spawns(p_spawns, p_shard) k
+      left join lateral (
+        select i.lease_id, i.content from hwqueue.idempotency i
+        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue_id and i.idempotency_key = k.idempotency_key
+        limit 1) i on true
+      order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
+    loop
+      continue attempt when v_spawn.lease_id is null;  -- pruned in between: try again
+      if v_spawn.differs then
+        perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to lease %s, which has other content',
+            to_json(v_spawn.idempotency_key), v_spawn.lease_id),
+          jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
+            'lease_id', v_spawn.lease_id, 'index', v_spawn.ordinal - 1),
+          'a key stands for one task, params, placement and labels: use another key for other content');
+      elsif v_claimed[v_next].tenant = v_spawn.tenant and v_claimed[v_next].idempotency_key = v_spawn.idempotency_key then
+        v_next := v_next + 1;  -- claimed just now, by the first spawn that has it
+      else
+        v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;
+      end if;
+    end loop;
+    return v_spawns;
   end loop;
 end
 $$;
@@ -4578,31 +4781,37 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_
     + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
 $$;
 
-CREATE FUNCTION hwqueue.spawn_class(p_queue hwqueue.queue, p_task text, p_options jsonb, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
-  v_options jsonb := coalesce(p_options, '{}');
-  v_labels jsonb;
-  v_placement jsonb;
+  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'tenant', 'service_id',
+    'labels', 'patience'];
+  v_unserved text;
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
-  perform hwqueue.check_object(v_options, array['lease_id', 'placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
-    'priority', 'tenant', 'service_id', 'labels', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline',
-    'patience', 'idempotency_key', 'headers', 'notify'], 'options');
-  v_labels := hwqueue.check_labels(v_options -> 'labels', 'options.labels');
-  v_placement := hwqueue.spawn_placement(v_options, 'options');
-  return jsonb_build_object('labels', v_labels, 'placement', v_placement, 'class_id',
-    hwqueue.find_class(p_queue.queue_id, p_task, coalesce(hwqueue.json_text(v_options -> 'tenant', 'options.tenant', 100), ''),
-      hwqueue.json_uuid(v_options -> 'service_id', 'options.service_id'), v_labels, v_placement, p_shard));
+  if p_options = '{}' then
+    return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
+  end if;
+  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ?| array['wire', 'patience'] then
+    v_unserved := case when p_options ? 'wire' then 'options.wire' else 'options.patience' end;
+    perform hwqueue.refuse('QHC05', format('%s is not served by this version', v_unserved), jsonb_build_object('field', v_unserved),
+      'leave it out');
+  end if;
+  return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
+    hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
+    hwqueue.spawn_placement(p_options, 'options'), p_shard);
 end
 $$;
 
-CREATE FUNCTION hwqueue.spawn_class_key(p_task text, p_options jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
     AS $$
-  select md5(jsonb_build_array(p_task, coalesce(p_options, '{}') - array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts',
-    'retry', 'claim_timeout', 'deadline', 'idempotency_key', 'headers', 'notify'])::text)
+  select case
+    when jsonb_typeof(p_element) <> 'object' then p_element
+    when p_element -> 'options' ?| hwqueue.own_options()
+      then jsonb_set(p_element - 'params', '{options}', hwqueue.class_options(p_element -> 'options'))
+    else p_element - 'params' end
 $$;
 
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer)
@@ -4610,14 +4819,26 @@ CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  -- gives the transaction its id, too: it must have one before a class is looked up and a position drawn, as what prunes
+  -- classes, and what skips used up positions, waits for all transactions up to some id
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
+  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
 begin
+  if v_spawn.idempotency_key is null and v_spawn.own_id is not true then  -- the usual case: nothing to look up
+    lease_id := v_spawn.lease_id;
+    created := true;
+    state := case when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
+    shard_id := p_shard;
+    perform hwqueue.insert_spawns(array[v_spawn], v_queue, v_now, p_shard);
+    if state = 'pending' and v_spawn.notify then
+      perform hwqueue.wake_workers(v_queue, p_shard);
+    end if;
+    return next;
+    return;
+  end if;
   return query
-    select w.lease_id, w.created, w.state, p_shard
-    from hwqueue.write_spawns(
-      array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options,
-                                  hwqueue.spawn_class(v_queue, p_task, p_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
+    select w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard) w;
 end
 $$;
 
@@ -4626,47 +4847,25 @@ CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integ
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  -- gives the transaction its id, too: as in spawn_lease
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
-  v_spawns hwqueue.spawn_request[] := '{}'::hwqueue.spawn_request[];
-  v_item jsonb;
-  v_index int := -1;
-  v_task text;
-  v_options jsonb;
-  v_key text;
-  v_classes jsonb := '{}'::jsonb;  -- by key: most of a batch shares a few
-  v_code text;
-  v_message text;
-  v_detail text;
-  v_hint text;
+  v_spawns hwqueue.spawn_request[];
 begin
   if jsonb_typeof(p_leases) is distinct from 'array' then
     perform hwqueue.refuse('QHA01', format('leases must be a JSON array, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
       jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
   end if;
   begin
-    for v_item in select e.value from jsonb_array_elements(p_leases) with ordinality e order by e.ordinality loop
-      v_index := v_index + 1;
-      perform hwqueue.check_object(v_item, array['task', 'params', 'options'], 'lease');
-      v_task := hwqueue.json_text(v_item -> 'task', 'task', 200);
-      v_options := nullif(v_item -> 'options', 'null');
-      v_key := hwqueue.spawn_class_key(v_task, case when jsonb_typeof(v_options) = 'object' then v_options end);
-      if not v_classes ? v_key or jsonb_typeof(v_options) <> 'object' then  -- spawn_class refuses the latter
-        v_classes := v_classes || jsonb_build_object(v_key, hwqueue.spawn_class(v_queue, v_task, v_options, p_shard));
-      end if;
-      v_spawns := v_spawns || hwqueue.prepare_spawn(v_queue, v_index + 1, v_task, v_item -> 'params', v_options, v_classes -> v_key, v_now);
-    end loop;
+    v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now, p_shard);
   exception when others then
-    get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
-    if v_code not like 'QH%' then
-      raise;
+    if sqlstate like 'QH%' then
+      perform hwqueue.refuse_element(v_queue, p_leases, v_now, p_shard);
     end if;
-    perform hwqueue.refuse(v_code, format('leases[%s]: %s', v_index, v_message),
-      v_detail::jsonb || jsonb_build_object('index', v_index), v_hint);
+    raise;  -- nothing that an element could help
   end;
   return query
-    select w.ordinal, w.lease_id, w.created, w.state, p_shard
-    from hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard) w order by w.ordinal;
+    select w.ordinal, w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard) w;
 end
 $$;
 
@@ -4708,6 +4907,21 @@ begin
     perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for key share;
   end if;
   return v_queue;
+end
+$$;
+
+CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_delay interval := hwqueue.json_interval(p_options -> 'delay', 'options.delay');
+  v_at timestamptz := hwqueue.json_time(p_options -> 'available_at', 'options.available_at');
+begin
+  if v_delay is not null and v_at is not null then
+    perform hwqueue.refuse('QHA01', 'options has both delay and available_at', jsonb_build_object('field', 'options.delay'),
+      'give one of them');
+  end if;
+  return coalesce(v_at, p_now + v_delay, p_now);
 end
 $$;
 
@@ -5139,53 +5353,29 @@ CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue h
     LANGUAGE plpgsql
     AS $$
 declare
+  v_spawns hwqueue.spawn_request[] := p_spawns;
   v_fresh hwqueue.spawn_request[] := p_spawns;
-  v_keyed jsonb := '{}'::jsonb;  -- ordinal to lease_id, for requests whose key stands for another lease
-  v_clash uuid;
-  v_index int;
-  v_written int;
+  v_own boolean;
+  v_wake boolean;
 begin
   if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
-    select coalesce(jsonb_object_agg(k.ordinal, k.lease_id), '{}') into v_keyed
-    from hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard) k;
-    v_fresh := array(select s from unnest(p_spawns) s where not v_keyed ? s.ordinal::text order by s.ordinal);
+    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
+    v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
   end if;
-  select s.lease_id, s.ordinal - 1 into v_clash, v_index from unnest(v_fresh) s
-  where s.own_id and (exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = s.lease_id)
-                      or exists (select 1 from unnest(v_fresh) o where o.lease_id = s.lease_id and o.ordinal < s.ordinal))
-  order by s.ordinal limit 1;
-  if found then
-    perform hwqueue.refuse('QHL06', format('lease %s exists already', v_clash),
-      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_clash, 'index', v_index), 'use a fresh id, or idempotency_key to spawn once');
+  select bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now) into v_own, v_wake from unnest(v_fresh) s;
+  if v_own then
+    perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
+  else
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
   end if;
-  with entry as (
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
-    select p_shard, p_queue.queue_id, 0, 0, 0, s.rank, s.class_id, s.lease_id, greatest(s.available_at, p_now), s.deadline
-    from unnest(v_fresh) s where s.available_at <= p_now order by s.ordinal
-    returning r.lease_id, r.position
-  )
-  insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority, tier, rank, position,
-    max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at)
-  select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0, s.rank,
-    coalesce(e.position, 0), s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now
-  from unnest(v_fresh) s left join entry e on e.lease_id = s.lease_id
-  on conflict do nothing;
-  get diagnostics v_written = row_count;
-  if v_written < cardinality(v_fresh) then  -- another session has just spawned with the same id of its own
-    perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
-      'use a fresh id, or idempotency_key to spawn once');
-  end if;
-  insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
-  select p_shard, p_queue.queue_id, 0, 0, 0, s.rank, s.class_id, s.lease_id, s.available_at, s.deadline
-  from unnest(v_fresh) s where s.available_at > p_now;
-  if exists (select 1 from unnest(v_fresh) s where s.available_at <= p_now and s.notify) then
+  if v_wake then
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
   return query
-    select s.ordinal, coalesce((v_keyed ->> s.ordinal::text)::uuid, s.lease_id), not v_keyed ? s.ordinal::text,
-           case when v_keyed ? s.ordinal::text then hwqueue.lease_state((v_keyed ->> s.ordinal::text)::uuid, p_shard)
+    select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
+           case when s.stands_for is not null then hwqueue.lease_state(s.stands_for, p_shard)
                 when s.available_at > p_now then 'scheduled' else 'pending' end
-    from unnest(p_spawns) s order by s.ordinal;
+    from unnest(v_spawns) s order by s.ordinal;
 end
 $$;
 
@@ -5427,7 +5617,7 @@ CREATE INDEX claim_node ON hwqueue.claim USING btree (shard_id, node_id);
 
 CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
 
-CREATE INDEX lease_class ON hwqueue.lease USING btree (shard_id, class_id);
+CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id, shard_id);
 
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (shard_id, class_id);
 
@@ -5473,6 +5663,8 @@ REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
@@ -5529,6 +5721,10 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -5629,6 +5825,10 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
@@ -5647,6 +5847,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min 
 
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -5662,6 +5864,10 @@ REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_ho
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -5721,6 +5927,8 @@ REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
@@ -5769,9 +5977,15 @@ REVOKE ALL ON FUNCTION hwqueue.only_queue(p_queues text[], p_shard integer, OUT 
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
@@ -5780,8 +5994,6 @@ GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqu
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prepare_spawn(p_queue hwqueue.queue, p_ordinal integer, p_task text, p_params jsonb, p_options jsonb, p_class jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -5809,6 +6021,12 @@ REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
@@ -5832,7 +6050,19 @@ REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.regexp_danger(p_pattern text) FROM PUBLIC;
 
@@ -5891,9 +6121,9 @@ REVOKE ALL ON FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done i
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue hwqueue.queue, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_class_key(p_task text, p_options jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
@@ -5908,6 +6138,8 @@ GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 

@@ -163,6 +163,23 @@ create index ready_deadline on hwqueue.ready (shard_id, greatest(deadline, eligi
 
 create index class_reach_age on hwqueue.class_reach (shard_id, refreshed_at);
 
+-- On tables that have just been made all indexes seem as good as each other, and the planner takes the one made last, even for its
+-- first column alone. That should be the key. (lease is large, so there the other one gives way.)
+alter table hwqueue.claim drop constraint claim_pkey, add constraint claim_pkey primary key (shard_id, lease_id);
+alter table hwqueue.profile drop constraint profile_pkey, add constraint profile_pkey primary key (shard_id, profile_id);
+alter table hwqueue.node drop constraint node_pkey, add constraint node_pkey primary key (shard_id, node_id);
+alter table hwqueue.placement_class
+  drop constraint placement_class_pkey, add constraint placement_class_pkey primary key (shard_id, class_id);
+alter table hwqueue.class_reach drop constraint class_reach_pkey, add constraint class_reach_pkey primary key (shard_id, class_id);
+alter table hwqueue.profile_eligibility
+  drop constraint profile_eligibility_pkey,
+  add constraint profile_eligibility_pkey primary key (shard_id, profile_id, queue_id, class_id);
+alter table hwqueue.node_eligibility
+  drop constraint node_eligibility_pkey,
+  add constraint node_eligibility_pkey primary key (shard_id, node_id, queue_id, class_id);
+drop index hwqueue.lease_class;
+create index lease_class on hwqueue.lease (class_id, shard_id);
+
 drop function if exists hwqueue.claim_leases(hwqueue.node_state, hwqueue.queue[], int, text[], interval, timestamptz, int);
 drop function if exists hwqueue.claim_candidates(hwqueue.node, hwqueue.headroom, hwqueue.queue[], text[], jsonb, int, int, timestamptz, int);
 drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, hwqueue.queue[], text[], jsonb, int);
@@ -183,3 +200,34 @@ drop function if exists hwqueue.beat_claim(uuid, uuid, bigint, interval, timesta
 drop function if exists hwqueue.reap(int, int);
 drop function if exists hwqueue.reap_deadlines(int, timestamptz, int);
 drop function if exists hwqueue.promote_due(int[], int, timestamptz, int);
+-- Functions that are replaced by others or give another type back.
+drop function if exists hwqueue.prepare_spawn(hwqueue.queue, int, text, jsonb, jsonb, jsonb, timestamptz);
+drop function if exists hwqueue.spawn_class(hwqueue.queue, text, jsonb, int);
+drop function if exists hwqueue.spawn_class_key(text, jsonb);
+drop function if exists hwqueue.check_object(jsonb, text[], text, text);
+drop function if exists hwqueue.check_depth(jsonb, text, text);
+drop function if exists hwqueue.check_contradictions(jsonb, text);
+
+-- A spawn that is read and checked and only needs writing down. What its class says is not copied.
+drop function if exists hwqueue.reserve_keys(hwqueue.spawn_request[], int, int);
+drop function if exists hwqueue.write_spawns(hwqueue.spawn_request[], hwqueue.queue, timestamptz, int);
+drop type hwqueue.spawn_request;
+create type hwqueue.spawn_request as (
+  ordinal int,
+  lease_id uuid,
+  own_id boolean,
+  position bigint,
+  class_id bigint,
+  task_name text,
+  params jsonb,
+  headers jsonb,
+  priority smallint,
+  max_attempts smallint,
+  retry jsonb,
+  claim_timeout interval,
+  deadline timestamptz,
+  available_at timestamptz,
+  idempotency_key text,
+  stands_for uuid,  -- the lease that the key stands for, when that is another one
+  notify boolean
+);

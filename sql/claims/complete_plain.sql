@@ -47,14 +47,21 @@ begin
       from jsonb_array_elements(p_settle) with ordinality e
       group by 2, 3 order by 2
     ), ended as (
+      -- fences (offset 0) and places: by key, item for item. How many there are is in no statistics, and the planner might read all
+      -- claims or leases there are
       delete from hwqueue.claim c using item i
-      where c.shard_id = p_shard and c.lease_id = i.lease_id and c.claim_token = i.claim_token and c.node_id = p_node and c.assignment is null
+      cross join lateral (
+        select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
+      where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and c.node_id = p_node and c.assignment is null
       returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.claimed_at
     ), record as (
       update hwqueue.lease l
       set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = p_node, claimed_at = e.claimed_at,
           finished_at = p_now, result = null
-      from ended e where l.shard_id = p_shard and l.lease_id = e.lease_id
+      from ended e
+      cross join lateral (
+        select x.ctid as place from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) p
+      where l.ctid = p.place
     ), noted as (
       insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
       select p_shard, e.queue_id, 'completed', p_now, e.lease_id from ended e

@@ -60,8 +60,11 @@ begin
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
              coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout
       from taken t
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = t.queue_id
+      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the planner might read all leases there are
+      cross join lateral (
+        select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
+      cross join lateral (
+        select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                  claimed_at, expires_at, check_at)

@@ -1,20 +1,17 @@
 -- Checked readers of JSON arguments that Postgres itself parses: spans, times, ids. Null for absent or JSON null.
+-- What is absent costs no call: the outer functions are expressions (json_checks.sql).
 -- Locks: none. Raises: p_code (QHA01 or QHC03), naming the field. Idempotent: yes.
 
--- Seconds, or interval text without months (a month has no fixed length); at most ten years.
-create or replace function hwqueue.json_interval(p_value jsonb, p_field text, p_min interval default interval '0',
-                                                 p_code text default 'QHA01') returns interval
+-- A span that is there.
+create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) returns interval
 language plpgsql immutable
 as $$
 declare
   v_span interval;
 begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
   begin
-    if jsonb_typeof(p_value) = 'number' and (p_value #>> '{}')::numeric between 0 and 315360000 then
-      v_span := make_interval(secs => round((p_value #>> '{}')::numeric, 6)::double precision);
+    if jsonb_typeof(p_value) = 'number' and p_value::numeric between 0 and 315360000 then
+      v_span := make_interval(secs => round(p_value::numeric, 6)::double precision);
     elsif jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 100 then
       v_span := (p_value #>> '{}')::interval;
     end if;
@@ -23,23 +20,29 @@ begin
   end;
   if v_span is null or extract(year from v_span) <> 0 or extract(month from v_span) <> 0
      or extract(epoch from v_span) not between extract(epoch from p_min) and 315360000 then
-    perform hwqueue.refuse(p_code, format('%s must be a span of %s or more, at most ten years, got %s', p_field, p_min, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'give seconds (90) or interval text without months ("1 minute 30 seconds")');
+    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s or more, at most ten years', p_min),
+      'give seconds (90) or interval text without months ("1 minute 30 seconds")', p_code);
   end if;
   return v_span;
 end
 $$;
 
--- RFC 3339 with an offset: a time without one would mean something else in every session.
-create or replace function hwqueue.json_time(p_value jsonb, p_field text, p_code text default 'QHA01') returns timestamptz
+-- Seconds, or interval text without months (a month has no fixed length); at most ten years.
+create or replace function hwqueue.json_interval(p_value jsonb, p_field text, p_min interval default interval '0',
+                                                 p_code text default 'QHA01') returns interval
+language sql immutable
+as $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
+$$;
+
+-- A time that is there.
+create or replace function hwqueue.parse_time(p_value jsonb, p_field text, p_code text) returns timestamptz
 language plpgsql stable
 as $$
 declare
   v_time timestamptz;
 begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
   if jsonb_typeof(p_value) = 'string'
      and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
     begin
@@ -49,26 +52,27 @@ begin
     end;
   end if;
   if v_time is null then
-    perform hwqueue.refuse(p_code, format('%s must be a time with an offset, got %s', p_field, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'use RFC 3339, for example "2030-01-31T12:00:00Z"');
+    perform hwqueue.refuse_value(p_value, p_field, 'a time with an offset', 'use RFC 3339, for example "2030-01-31T12:00:00Z"', p_code);
   end if;
   return v_time;
 end
 $$;
 
+-- RFC 3339 with an offset: a time without one would mean something else in every session.
+create or replace function hwqueue.json_time(p_value jsonb, p_field text, p_code text default 'QHA01') returns timestamptz
+language sql stable
+as $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    else hwqueue.parse_time(p_value, p_field, p_code) end
+$$;
+
 -- A uuid in its usual form.
 create or replace function hwqueue.json_uuid(p_value jsonb, p_field text, p_code text default 'QHA01') returns uuid
-language plpgsql immutable
+language sql immutable
 as $$
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  end if;
-  if jsonb_typeof(p_value) <> 'string'
-     or p_value #>> '{}' !~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then
-    perform hwqueue.refuse(p_code, format('%s must be a uuid, got %s', p_field, left(p_value::text, 60)),
-      jsonb_build_object('field', p_field), 'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"');
-  end if;
-  return (p_value #>> '{}')::uuid;
-end
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'string'
+         and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then (p_value #>> '{}')::uuid
+    else hwqueue.refuse_value(p_value, p_field, 'a uuid', 'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"',
+      p_code)::uuid end
 $$;

@@ -26,8 +26,7 @@ begin
   v_now := hwqueue.clock();
   select w.lease_id into v_lease.lease_id
   from hwqueue.write_spawns(
-    array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, v_options,
-                                hwqueue.spawn_class(v_queue, p_task, v_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
+    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard) w;
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),

@@ -1,20 +1,24 @@
 -- Checks of a spawn that are shared with updates and settlements.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
 
--- The value itself, unless it is larger than allowed.
-create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
+-- Refuses what check_payload does not let pass.
+create or replace function hwqueue.refuse_payload(p_bytes int, p_field text, p_max_bytes int) returns jsonb
 language plpgsql immutable
 as $$
-declare
-  v_bytes int := octet_length(p_value::text);
 begin
-  if v_bytes > p_max_bytes then
-    perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, v_bytes, p_max_bytes),
-      jsonb_build_object('field', p_field, 'bytes', v_bytes, 'limit', p_max_bytes),
-      'store large data elsewhere and pass a reference, or raise the queue policy');
-  end if;
-  return p_value;
+  perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, p_bytes, p_max_bytes),
+    jsonb_build_object('field', p_field, 'bytes', p_bytes, 'limit', p_max_bytes),
+    'store large data elsewhere and pass a reference, or raise the queue policy');
+  return null;
 end
+$$;
+
+-- The value itself, unless it is larger than allowed. One expression, as the readers in json_checks.sql.
+create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
+language sql immutable
+as $$
+  select case when octet_length(p_value::text) > p_max_bytes
+    then hwqueue.refuse_payload(octet_length(p_value::text), p_field, p_max_bytes) else p_value end
 $$;
 
 -- Lease labels: text to text.
@@ -43,8 +47,9 @@ end
 $$;
 
 -- Lower runs first. Ageing is built in: with a step, every step of waiting is worth one priority.
+-- Stable only because extract is: an expression that Postgres puts in place of the call.
 create or replace function hwqueue.lease_rank(p_step interval, p_eligible_at timestamptz, p_priority int) returns bigint
-language sql immutable parallel safe
+language sql stable
 as $$
   select case when p_step > interval '0'
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority

@@ -7,13 +7,25 @@ returns table (lease_id uuid, created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  -- gives the transaction its id, too: it must have one before a class is looked up and a position drawn, as what prunes
+  -- classes, and what skips used up positions, waits for all transactions up to some id
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
+  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
 begin
+  if v_spawn.idempotency_key is null and v_spawn.own_id is not true then  -- the usual case: nothing to look up
+    lease_id := v_spawn.lease_id;
+    created := true;
+    state := case when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
+    shard_id := p_shard;
+    perform hwqueue.insert_spawns(array[v_spawn], v_queue, v_now, p_shard);
+    if state = 'pending' and v_spawn.notify then
+      perform hwqueue.wake_workers(v_queue, p_shard);
+    end if;
+    return next;
+    return;
+  end if;
   return query
-    select w.lease_id, w.created, w.state, p_shard
-    from hwqueue.write_spawns(
-      array[hwqueue.prepare_spawn(v_queue, 1, p_task, p_params, p_options,
-                                  hwqueue.spawn_class(v_queue, p_task, p_options, p_shard), v_now)], v_queue, v_now, p_shard) w;
+    select w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard) w;
 end
 $$;

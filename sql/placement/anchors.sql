@@ -5,9 +5,10 @@
 
 -- What a class hangs on.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]
-language sql immutable parallel safe
+language plpgsql immutable parallel safe
 as $$
-  select coalesce(
+begin
+  return coalesce(
     (select array_agg(k.kind || ':' || (t.value #>> '{}') order by t.ordinality)
      from (values (1, 'node'), (2, 'resource'), (4, 'rack')) k(rarity, kind),
           lateral (select e.value from jsonb_array_elements(p_required) e
@@ -21,7 +22,8 @@ as $$
                select 1 from jsonb_array_elements(e.value -> 'values') v where length(v.value::text) > 200)
            order by jsonb_array_length(e.value -> 'values') limit 1) e,
           lateral jsonb_array_elements(e.value -> 'values') with ordinality t),
-    array['*'])
+    array['*']);
+end
 $$;
 
 -- What nodes of a profile look up.

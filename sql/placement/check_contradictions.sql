@@ -1,14 +1,18 @@
--- Refuses requirements that no node can meet, whatever it is: caught on spawn, not found out by waiting.
+-- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found out by waiting.
 -- Looks at the ANDed list only; a branch of any that contradicts itself just never holds.
 -- Locks: none. Raises: QHC04. Idempotent: yes.
-create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns void
+create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_kind text;
   v_why text;
 begin
+  if jsonb_array_length(p_required) < 2 then
+    return p_required;
+  end if;
   foreach v_kind in array array['node', 'rack', 'resource'] loop
+    continue when not jsonb_path_exists(p_required, ('$[*].' || v_kind)::jsonpath);
     -- several lists toward: their intersection, less what is to be kept away from, must not be empty; a node
     -- has many resources, so there only the very same one toward and away collides
     with term as (
@@ -36,13 +40,17 @@ begin
     perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
       jsonb_build_object('field', p_field), 'no node could ever meet all of it: drop one of the terms');
   end if;
+  return p_required;
 end
 $$;
 
 -- A label demanded to be two things at once; null when there is none.
+-- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
-language sql immutable
+language plpgsql immutable
 as $$
+begin
+  return (
   with term as (
     select e.value ->> 'label' as label, e.value ->> 'op' as op, e.value -> 'values' as alternatives
     from jsonb_array_elements(p_required) e
@@ -62,5 +70,6 @@ as $$
      from term a join term b using (label)
      where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
-            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1))
+            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
+end
 $$;

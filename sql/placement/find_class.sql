@@ -1,5 +1,14 @@
 -- Classes of leases: drawn up from what a spawn asks for, found by digest, written when new.
 
+-- What classes of equal content have in common. p_placement must be normal.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb)
+returns bytea
+language sql stable
+as $$
+  select sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'))
+$$;
+
 -- The class that this content makes, not written anywhere yet. p_placement must be normal.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
@@ -11,7 +20,7 @@ declare
   v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
 begin
   v_class.shard_id := p_shard;
-  v_class.digest := sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'));
+  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
   v_class.queue_id := p_queue_id;
   v_class.task_name := p_task;
   v_class.tenant := p_tenant;
@@ -46,23 +55,26 @@ as $$
 declare
   -- before the look: whoever finds a class has an id that prune_classes waits for
   v_xid xid8 := pg_current_xact_id();
-  v_class hwqueue.placement_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
+  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
+  v_class_id bigint;
+  v_class hwqueue.placement_class;
 begin
-  select min(c.class_id) into v_class.class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_class.digest and c.retired_at is null;
-  if v_class.class_id is null then
+  select c.class_id into v_class_id from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
+  if v_class_id is null then
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
       cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, created_xid, created_at)
     values (
-      p_shard, v_class.digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
+      p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
-    returning c.class_id into v_class.class_id;
+    returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
-    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class.class_id for key share;
+    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id for key share;
   end if;
-  return v_class.class_id;
+  return v_class_id;
 end
 $$;

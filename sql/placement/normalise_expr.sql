@@ -10,6 +10,8 @@ begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
     perform hwqueue.refuse('QHC03', format('%s must be an object', p_field), jsonb_build_object('field', p_field),
       'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
+  elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then  -- what most are
+    return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
   end if;
   v_kinds := array(select k from jsonb_object_keys(p_expr) k
                    where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases') order by k);
@@ -53,16 +55,16 @@ create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, 
 language plpgsql immutable
 as $$
 declare
-  v_exprs jsonb;
+  v_exprs jsonb := '[]'::jsonb;
 begin
   if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not between p_least and 100 then
     perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
-  select jsonb_agg(n.value) into v_exprs
-  from jsonb_array_elements(p_exprs) with ordinality e,
-       jsonb_array_elements(hwqueue.normalise_expr(e.value, format('%s[%s]', p_field, e.ordinality - 1), p_depth)) n;
-  return hwqueue.normal_set(coalesce(v_exprs, '[]'));
+  for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
+    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth);
+  end loop;
+  return hwqueue.normal_set(v_exprs);
 end
 $$;
 
@@ -71,25 +73,25 @@ create or replace function hwqueue.normalise_tags(p_tags jsonb, p_field text) re
 language plpgsql immutable
 as $$
 declare
-  v_key text;
+  v_tags jsonb := hwqueue.check_depth(p_tags, p_field, 'QHC03');
+  v_bad_key text;
 begin
-  if p_tags is null or jsonb_typeof(p_tags) = 'null' then
+  if v_tags is null or jsonb_typeof(v_tags) = 'null' or v_tags = '{}' then
     return '[]'::jsonb;
   end if;
-  perform hwqueue.check_depth(p_tags, p_field, 'QHC03');
-  if jsonb_typeof(p_tags) <> 'object' or length(p_tags::text) > 16384 then
+  if jsonb_typeof(v_tags) <> 'object' or length(v_tags::text) > 16384 then
     perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
       jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
   end if;
-  select k into v_key from jsonb_object_keys(p_tags) k where length(k) not between 1 and 253 limit 1;
-  if found then
-    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_key)),
+  select min(t.key) filter (where length(t.key) not between 1 and 253),
+         jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
+           then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+           else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
+  into v_bad_key, v_tags from jsonb_each(v_tags) t;
+  if v_bad_key is not null then
+    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
       jsonb_build_object('field', p_field), 'label keys have 1 to 253 characters');
   end if;
-  return coalesce((
-    select jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
-        then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
-        else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
-    from jsonb_each(p_tags) t), '[]');
+  return v_tags;
 end
 $$;

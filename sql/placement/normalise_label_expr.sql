@@ -4,13 +4,14 @@ create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field te
 language plpgsql immutable
 as $$
 declare
-  v_label text := hwqueue.json_text(p_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_text(p_expr -> 'op', p_field || '.op', 32, 'QHC03');
-  v_other text := hwqueue.json_text(p_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
-  v_values jsonb := p_expr -> 'values';
-  v_first jsonb;
+  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
+  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
+  v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
+  v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
+  v_values jsonb := v_expr -> 'values';
+  v_first jsonb := v_values -> 0;
+  v_bad_values boolean;
 begin
-  perform hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
   if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version',
                                   'semver', 'contains_all', 'contains_any') or v_label is null then
     perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
@@ -33,13 +34,15 @@ begin
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
   end if;
-  if jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
-     or exists (select 1 from jsonb_array_elements(v_values) e
-                where jsonb_typeof(e) not in ('string', 'number', 'boolean') or length(e::text) > 1100) then
+  v_bad_values := jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
+    or jsonb_path_exists(v_values, 'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
+  if not v_bad_values and length(v_values::text) > 1100 then
+    v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
+  end if;
+  if v_bad_values then
     perform hwqueue.refuse('QHC03', format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
       jsonb_build_object('field', p_field || '.values'), 'give at least one scalar of at most 1024 characters; null is not a value');
   end if;
-  v_first := v_values -> 0;
   if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
     perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
       jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');

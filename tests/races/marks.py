@@ -1,5 +1,6 @@
 """A queue at work: low-water marks seen from outside, and cycles of work that move them."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -8,6 +9,7 @@ import psycopg
 
 from tests.direct import Direct, Row
 from tests.races.cluster import QUEUE, register
+from tests.races.interleave import TIMEOUT
 
 _MARKS = """
   select m.rank, m.position
@@ -17,7 +19,6 @@ _MARKS = """
   where q.name = %s
 """
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
-_CYCLES = 4000  # other tests' transactions, anywhere on the server, hold marks back for a while
 
 
 class Line:
@@ -56,11 +57,11 @@ class Line:
     def work_past(self, position: int, **options: Any) -> None:
         """Work until the mark of that priority is past a position."""
         rank = -options.get("priority", 0)
-        for _ in range(_CYCLES):
+        # other tests' transactions, anywhere on the server, hold marks back for a while
+        give_up_at = time.monotonic() + TIMEOUT
+        while self.marks().get(rank, 0) <= position:
+            assert time.monotonic() < give_up_at, f"no mark went past {position}: {self.marks()}"
             self.work(**options)
-            if self.marks().get(rank, 0) > position:
-                return
-        raise AssertionError(f"no mark went past {position}: {self.marks()}")
 
     def settle_in(self, *priorities: int) -> None:
         """Work until the mark of each priority has moved."""

@@ -1,6 +1,7 @@
 """Spawns wait on nobody, save for their own idempotency key."""
 
 from functools import partial
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, interleave
+from tests.sql.api import refusing
 
 NEW_CLASS = {
     "placement": {
@@ -76,6 +78,25 @@ def test_same_key_from_two_sessions(
         second = waiting.result(TIMEOUT)
     assert second["created"] is not first_commits
     assert (second["lease_id"] == first["lease_id"]) is first_commits
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_same_id_from_two_sessions(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
+    """The second waits for the first, and is refused, or goes through if that is undone."""
+    Direct(conn).create_queue(QUEUE)
+    options = {"lease_id": str(uuid4())}
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        one.direct.spawn(QUEUE, options)
+        waiting = two.start(lambda d: d.spawn(QUEUE, options))
+        two.wait_until_parked()
+        one.commit() if first_commits else one.rollback()
+        if first_commits:
+            with refusing("QHL06"):
+                waiting.result(TIMEOUT)
+        else:
+            assert waiting.result(TIMEOUT)["created"]
 
 
 def test_batches_with_the_same_keys_do_not_deadlock(conn: psycopg.Connection, dsn: str) -> None:

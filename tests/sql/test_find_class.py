@@ -69,6 +69,10 @@ SAME: dict[str, list[dict[str, Any]]] = {
         placed(require=[{"tags": {"cpu": {"cores": 4, "flags": ["avx"]}}}]),
         placed(require=[{"tags": {"cpu": {"flags": ["avx"], "cores": 4.0}}}]),
     ],
+    "tags that are null": [
+        placed(require=[{"tags": {"zone": None}}]),
+        {"affinity_tags": {"zone": None}},
+    ],
     "targets": [
         placed(require=[{"node": NODE[:1]}]),
         placed(require=[{"node": NODE[0].upper()}]),

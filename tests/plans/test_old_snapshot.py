@@ -1,0 +1,77 @@
+"""A claim stays as cheap as it was while an old snapshot keeps everything that was ever claimed."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tests.fix_db import fresh_database
+from tests.plans.explain import explained
+from tests.sql.api import TASK, Api, Node, Row, outlive, settlement
+
+CYCLES, BATCH = 250, 20  # leases that are spawned, claimed and completed together
+FIRST = 5  # cycles before the first look: the session has planned, and marks have moved
+MORE = 40  # pages more than at the start; without marks 100 and more
+
+
+@pytest.fixture
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A database of the test's own: what an old snapshot keeps slows every queue in it."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+def claim_and_complete(api: Api, node: Node, queue: str, last: list[Row]) -> list[Row]:
+    """Claims, then their ends: a commit for each call."""
+    claims = api.claim(node, queue, qty=BATCH)
+    settle = [settlement(claim) for claim in claims]
+    api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    return claims
+
+
+def settle_and_claim(api: Api, node: Node, queue: str, last: list[Row]) -> list[Row]:
+    """The ends of the last claims and the next ones, in one commit, as workers do."""
+    settle = [settlement(claim) for claim in last]
+    rows = api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=BATCH)
+    return [row for row in rows if row["kind"] == "claimed"]
+
+
+def pages(api: Api, node: Node, queue: str) -> int:
+    """Pages that a claim of one lease touches now."""
+    found = []
+    for _ in range(2):  # the first one may plan
+        api.spawn(queue, **NEEDS)
+        with explained(api.conn) as work:
+            assert len(api.claim(node, queue)) == 1
+        found.append(work.buffers)
+    return min(found)
+
+
+NEEDS = {"placement": {"resources": {"cpu_milli": 1}}}
+CAPACITIES: list[dict[str, int]] = [{}, {"cpu_milli": 10**9}]
+
+
+@pytest.mark.parametrize("way", [claim_and_complete, settle_and_claim])
+@pytest.mark.parametrize("capacity", CAPACITIES, ids=["not counted", "counted"])
+def test_an_old_snapshot_costs_claims_nothing(
+    api: Api,
+    dsn: str,
+    way: Callable[[Api, Node, str, list[Row]], list[Row]],
+    capacity: dict[str, int],
+) -> None:
+    queue, node = api.queue(), api.node(capacity=capacity)
+    batch = [{"task": TASK, "options": NEEDS}] * BATCH
+    api.conn.execute("select setseed(0)")  # marks move by chance: let it be the same every time
+    with psycopg.connect(dsn) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from hwqueue.ready")
+        outlive(api.conn)
+        found = []
+        last: list[Row] = []
+        for cycles in (FIRST, CYCLES):
+            for _ in range(cycles):
+                api.rows("spawn_leases", queue=queue, leases=batch)
+                last = way(api, node, queue, last)
+                assert len(last) == BATCH
+            found.append(pages(api, node, queue))
+    assert found[1] <= found[0] + MORE, found

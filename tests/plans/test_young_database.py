@@ -1,0 +1,38 @@
+"""A session that has planned while the tables were small reads no more once they are large."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fix_db import fresh_database
+from tests.plans.explain import explained
+from tests.sql.api import Api, settlement
+
+MANY = 400
+
+
+@pytest.fixture
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A database that nobody has analysed."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+@pytest.mark.parametrize("qty", [1, 5])
+def test_claims_find_leases_by_key(api: Api, qty: int) -> None:
+    queue, node = api.queue(), api.node()
+    for _ in range(8):
+        for _ in range(qty):
+            api.spawn(queue)
+        claims = api.claim(node, queue, qty=qty)
+        settle = [settlement(claim) for claim in claims]
+        api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    for _ in range(MANY):
+        api.spawn(queue)
+    with explained(api.conn) as work:
+        claims = api.claim(node, queue, qty=qty)
+    assert work.rows_read("lease") == len(claims) == qty
+    with explained(api.conn) as work:
+        settle = [settlement(claim) for claim in claims]
+        api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    assert work.rows_read("lease") <= 2 * qty  # found, then updated
