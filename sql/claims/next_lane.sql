@@ -12,26 +12,27 @@ language plpgsql stable
 as $$
 declare
   v_front record;
+  v_head record;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
     v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
     score := v_front.score;
+    positions := v_front.positions;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
+        positions := null;
       end if;
     end loop;
-    if score = v_front.score then
-      positions := v_front.positions;
-    end if;
   end if;
-  if tier is null then
-    select h.tier, h.rank, k.score into tier, rank, score
+  if tier is null or cardinality(p_queue_ids) > 1 then
+    -- no front, or those of several queues: a head behind one of them may come before another
+    select h.tier, h.rank, k.score into v_head
     from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
     cross join lateral (
       select r.tier, r.rank from hwqueue.ready r
@@ -40,6 +41,12 @@ begin
       order by r.tier, r.rank, r.position limit 1
     ) h
     order by h.tier, h.rank, k.score desc limit 1;
+    if tier is null or (v_head.tier, v_head.rank, -v_head.score) <= (tier, rank, -score) then
+      tier := v_head.tier;
+      rank := v_head.rank;
+      score := v_head.score;
+      positions := null;
+    end if;
   end if;
   if tier is not null then
     classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)

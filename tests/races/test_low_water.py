@@ -218,3 +218,21 @@ def test_four_sessions_at_full_speed(conn: psycopg.Connection, dsn: str) -> None
         got = [lease for job in claimed for lease in job.result(TIMEOUT)]
     got += line.take(2 * count)
     assert sorted(got) == sorted(leases)
+
+
+def test_before_the_first_position(conn: psycopg.Connection, dsn: str) -> None:
+    """A sequence that nobody has drawn from shows 1, a position that is still to come."""
+    line = Line(conn)
+    with interleave(dsn, SHORT) as actor:
+        idle, early = actor(), actor()
+        early.begin()
+        drawn = early.conn.execute("select hwqueue.last_drawn_position()").fetchone()
+        early.conn.execute("select pg_current_xact_id()")
+        idle.begin()
+        [late] = spawn_one(idle, line)
+        line.spawn()
+        early.direct.claim(QUEUE, *line.node)
+        early.conn.execute("select hwqueue.move_horizon(%s, 0)", drawn)
+        early.commit()
+        line.work(MANY)
+        assert line.marks().get(0, 0) <= position(idle.conn, late)

@@ -4,6 +4,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from hwqueue.testing import Clock
 from tests.sql.api import Api, Row, token
 
@@ -94,6 +96,19 @@ def test_the_best_of_two_queues(api: Api) -> None:
         for row in reversed(claims):
             api.rows("release_lease", **token(row))
         waiting = [*waiting[1:], waiting[0]]
+
+
+@pytest.mark.parametrize("classes", [10, 20])
+def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> None:
+    """A head that one queue's window does not reach comes before another queue's front."""
+    low, high, node = api.queue(window=5), api.queue(window=5), api.node()
+    usual = [{"task": "t", "options": {"labels": {"n": str(n)}}} for n in range(classes)]
+    api.rows("spawn_leases", queue=low, leases=usual)
+    blocked = {"require": [{"label": "gone", "op": "exists"}]}
+    batch = [{"task": "t", "options": {"priority": 10, "placement": blocked}}] * 6
+    api.rows("spawn_leases", queue=high, leases=batch)
+    urgent = api.spawn(high, priority=5)
+    assert api.claimed(node, low, high) == [urgent]
 
 
 class TestFit:
