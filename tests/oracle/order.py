@@ -71,9 +71,7 @@ def _front(entries: Sequence[Entry], window: int) -> list[Entry]:
     return [entry for listed in by_queue.values() for entry in listed[:window]]
 
 
-def _heads(
-    entries: Sequence[Entry], scores: Mapping[Hashable, float]
-) -> dict[Hashable, Entry]:
+def _heads(entries: Sequence[Entry], scores: Mapping[Hashable, float]) -> dict[Hashable, Entry]:
     heads: dict[Hashable, Entry] = {}
     for entry in sorted(entries, key=lambda entry: (entry.rank, entry.position)):
         if _claimable(entry, scores):

@@ -69,7 +69,9 @@ def test_an_old_snapshot_costs_claims_nothing(
         found = []
         last: list[Row] = []
         for cycles in (FIRST, CYCLES):
-            for _ in range(cycles):
+            for cycle in range(cycles):
+                if cycles - cycle == FIRST:
+                    outlive(api.conn)  # other tests' transactions hold marks back
                 api.rows("spawn_leases", queue=queue, leases=batch)
                 last = way(api, node, queue, last)
                 assert len(last) == BATCH

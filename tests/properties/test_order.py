@@ -86,7 +86,7 @@ leases = st.one_of(few, few, few, st.lists(asks(30), min_size=20, max_size=60), 
 devices = st.lists(st.just(0), max_size=2).map(
     lambda drawn: [{"resource_id": str(uuid4()), "model": "T4"} for _ in drawn]
 )
-specs = st.one_of(
+specs: st.SearchStrategy[Row] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"capacity": st.just({"cpu_milli": 5000})}),
     st.fixed_dictionaries({"slots": st.integers(1, 6)}),
@@ -97,27 +97,36 @@ policies = st.fixed_dictionaries(
 )
 
 
-@given(
-    asked=leases,
-    spec=specs,
-    policy=policies,
+@dataclass(frozen=True)
+class Asking:
+    """What the node claims, every time."""
+
+    tasks: list[str] | None
+    queues: list[int]
+    qty: int
+
+
+askings = st.builds(
+    Asking,
     tasks=st.sampled_from([None, None, None, ["one"], ["two", "three"]]),
     queues=st.sampled_from([[0], [1], [0, 1]]),
     qty=st.integers(1, 5),
 )
+
+
+@given(asked=leases, spec=specs, policy=policies, asking=askings)
 def test_the_documented_order(
     conn: psycopg.Connection,
     asked: list[Ask],
     spec: Row,
     policy: Row,
-    tasks: list[str] | None,
-    queues: list[int],
-    qty: int,
+    asking: Asking,
 ) -> None:
     """Lease by lease; and a batch is what as many single claims give."""
     api = Api(conn)
     with line(api, asked, spec, policy) as shown:
-        named = [shown.queues[number] for number in queues]
+        named = [shown.queues[number] for number in asking.queues]
+        tasks, qty = asking.tasks, asking.qty
         window, probe = policy.get("window", 100), policy.get("probe", 1000)
         with conn.transaction(force_rollback=True):
             batch = api.claim(shown.node, *named, qty=qty, tasks=tasks)

@@ -41,9 +41,7 @@ def become_another_server(conn: psycopg.Connection, column: str) -> None:
                 "update hwqueue.{} set server_started_at = server_started_at - interval '1 hour'"
             ).format(sql.Identifier(table))
         )
-    conn.execute(
-        sql.SQL("update hwqueue.shard set {0} = {0} + 1").format(sql.Identifier(column))
-    )
+    conn.execute(sql.SQL("update hwqueue.shard set {0} = {0} + 1").format(sql.Identifier(column)))
 
 
 @pytest.mark.parametrize("function", ["claim_task", "reap", "adopt_lease"])

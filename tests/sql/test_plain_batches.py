@@ -1,0 +1,148 @@
+"""Batches of completions without results take a short way: their rows are those of the long one."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.sql.api import NOBODY, Api, Node, Row, settlement, token
+
+NEEDS = {"placement": {"resources": {"cpu_milli": 10}}}
+
+
+def settle(api: Api, node: Node, settlements: list[Row], **more: Any) -> dict[int, tuple[str, str]]:
+    """Settle only: the verdict and the state by ordinal."""
+    rows = api.rows(
+        "settle_and_claim", **node.who, settle=settlements, queues=[api.queue()], qty=0, **more
+    )
+    assert {row["kind"] for row in rows} <= {"settled"}
+    by_ordinal = {row["ordinal"]: (row["verdict"], row["state"]) for row in rows}
+    assert len(by_ordinal) == len(rows) == len(settlements)
+    for row in rows:
+        assert row["lease_id"] == UUID(settlements[row["ordinal"] - 1]["lease_id"])
+    return by_ordinal
+
+
+def every_verdict(api: Api, counted: bool) -> tuple[Node, list[Row], list[tuple[str, str | None]]]:
+    """Claims in every condition, and what becomes of each when it is completed."""
+    queue = api.queue()
+    node = api.node(capacity={"cpu_milli": 10**6} if counted else {})
+    claims = [api.running(queue, node, **NEEDS) for _ in range(7)]
+    ok, stopped, cancelled, done, lost, last, goes_on = claims
+    for claim in (stopped, cancelled):
+        api.rows("cancel_lease", lease=claim["lease_id"])
+    api.rows("release_lease", **token(cancelled))
+    api.rows("complete_lease", **token(done))
+    api.rows("release_lease", **token(lost))
+    foreign = api.running(api.queue(), **NEEDS)
+    expected: list[tuple[Row, tuple[str, str | None]]] = [
+        (goes_on | {"claim_token": goes_on["claim_token"] + 7}, ("bad_token", "claimed")),
+        (ok, ("ok", "completed")),
+        (stopped, ("ok", "completed")),
+        (foreign, ("bad_token", "claimed")),
+        (cancelled, ("cancelled", "cancelled")),
+        (done, ("finished", "completed")),
+        (ok, ("finished", "completed")),
+        (lost, ("lost", "pending")),
+        (ok | {"lease_id": NOBODY}, ("lost", None)),
+        (last, ("ok", "completed")),
+    ]
+    return node, [claim for claim, _ in expected], [verdict for _, verdict in expected]
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
+@pytest.mark.parametrize("way", ["short", "long", "mixed"])
+def test_verdicts(api: Api, way: str, counted: bool) -> None:
+    """A result, null even, or another outcome sends the whole batch the long way."""
+    node, claims, expected = every_verdict(api, counted)
+    settlements = [settlement(claim) for claim in claims]
+    if way == "long":
+        settlements = [item | {"result": None} for item in settlements]
+    elif way == "mixed":
+        other = [api.running(api.queue(), node, **NEEDS) for _ in range(3)]
+        settlements += [
+            settlement(other[0], "fail", error={"n": 1}, retry=False),
+            settlement(other[1], "release"),
+            settlement(other[2], result={"n": 2}),
+        ]
+        expected = [*expected, ("ok", "failed"), ("ok", "pending"), ("ok", "completed")]
+    verdicts = settle(api, node, settlements)
+    assert [verdicts[n + 1] for n in range(len(settlements))] == expected
+    assert api.used(node)["used"].get("cpu_milli", 0) == (10 if counted else 0)  # one goes on
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
+@pytest.mark.parametrize("size", [1, 2, 30])
+def test_what_is_written(api: Api, counted: bool, size: int) -> None:
+    """The same as complete_lease writes."""
+    queue = api.queue()
+    node = api.node(capacity={"cpu_milli": 10**6} if counted else {})
+    claims = [api.running(queue, node, **NEEDS) for _ in range(size)]
+    one = api.running(queue, node, **NEEDS)
+    api.rows("complete_lease", **token(one))
+    verdicts = settle(api, node, [settlement(claim) for claim in reversed(claims)])
+    assert set(verdicts.values()) == {("ok", "completed")}
+    own = {"lease_id", "claim_token", "position", "created_at", "available_at", "claimed_at"}
+    expected = {k: v for k, v in api.lease(one["lease_id"]).items() if k not in own}
+    for claim in claims:
+        lease = api.lease(claim["lease_id"])
+        assert lease["claim_token"] == claim["claim_token"]
+        assert {k: v for k, v in lease.items() if k not in own} == expected
+    assert finished(api, queue) == {c["lease_id"]: "completed" for c in [*claims, one]}
+
+
+def test_one_claim_many_times(api: Api) -> None:
+    """Done once; the first mention counts."""
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    verdicts = settle(api, node, [settlement(claim)] * 4)
+    assert verdicts == {1: ("ok", "completed")} | dict.fromkeys(
+        (2, 3, 4), ("finished", "completed")
+    )
+
+
+def test_ids_in_capitals(api: Api) -> None:
+    node = api.node()
+    claims = [api.running(api.queue(), node) for _ in range(2)]
+    written = [settlement(c) | {"lease_id": str(c["lease_id"]).upper()} for c in claims]
+    assert set(settle(api, node, written).values()) == {("ok", "completed")}
+
+
+def test_every_end_is_on_record_once(api: Api) -> None:
+    """Leases that end, come back and end again are found by their last end alone."""
+    queue, node = api.queue(), api.node()
+    claims = [api.running(queue, node) for _ in range(4)]
+    ends = ["complete", "fail", "fail", "complete"]
+    for claim, outcome in zip(claims, ends, strict=True):
+        more = {"retry": False} if outcome == "fail" else {}
+        settle(api, node, [settlement(claim, outcome, **more)])
+    waiting = api.spawn(queue)
+    api.rows("cancel_lease", lease=waiting)
+    late = api.spawn(queue, deadline="2020-01-01T00:00:00Z")
+    api.rows("reap")
+    states = ["completed", "failed", "failed", "completed"]
+    leases = [claim["lease_id"] for claim in claims]
+    expected = dict(zip(leases, states, strict=True)) | {waiting: "cancelled", late: "failed"}
+    assert finished(api, queue) == expected
+    for lease in (leases[1], waiting):
+        api.rows("requeue_lease", lease=lease)
+        del expected[lease]
+    assert finished(api, queue) == expected
+    for claim in api.claim(node, queue, qty=2):
+        api.rows("complete_lease", **token(claim))
+        expected[claim["lease_id"]] = "completed"
+    assert finished(api, queue) == expected
+
+
+def finished(api: Api, queue: str) -> dict[UUID, str]:
+    """What the record of finished leases says of a queue, which get_lease must confirm."""
+    rows = api.conn.execute(
+        "select f.lease_id, f.state, f.finished_at from hwqueue.finished f"
+        " join hwqueue.queue q using (shard_id, queue_id) where q.name = %s",
+        [queue],
+    ).fetchall()
+    assert len({lease for lease, *_ in rows}) == len(rows)
+    for lease, state, at in rows:
+        row = api.lease(lease)
+        assert (row["state"], row["finished_at"]) == (state, at)
+    return {lease: state for lease, state, _ in rows}
