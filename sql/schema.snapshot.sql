@@ -53,6 +53,7 @@ CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_pa
 declare
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
+  v_spawn hwqueue.spawn_request;
   v_state hwqueue.node_state;
   v_load hwqueue.node_load;
   v_node hwqueue.node;
@@ -67,9 +68,9 @@ begin
   perform hwqueue.require_read_committed();
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
-  select w.lease_id into v_lease.lease_id
-  from hwqueue.write_spawns(
-    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard) w;
+  v_spawn := (hwqueue.write_spawns(
+    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
+  v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
@@ -4832,20 +4833,12 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
 begin
-  if v_spawn.idempotency_key is null and v_spawn.own_id is not true then  -- the usual case: nothing to look up
-    lease_id := v_spawn.lease_id;
-    created := true;
-    state := case when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
-    shard_id := p_shard;
-    perform hwqueue.insert_spawns(array[v_spawn], v_queue, v_now, p_shard);
-    if state = 'pending' and v_spawn.notify then
-      perform hwqueue.wake_workers(v_queue, p_shard);
-    end if;
-    return next;
-    return;
-  end if;
-  return query
-    select w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard) w;
+  v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
+  lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
+  created := v_spawn.stands_for is null;
+  state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);
+  shard_id := p_shard;
+  return next;
 end
 $$;
 
@@ -4871,8 +4864,11 @@ begin
     end if;
     raise;  -- nothing that an element could help
   end;
+  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
   return query
-    select w.ordinal, w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard) w;
+    select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
+           hwqueue.spawned_state(s.stands_for, s.available_at, v_now, p_shard), p_shard
+    from unnest(v_spawns) s order by s.ordinal;
 end
 $$;
 
@@ -4930,6 +4926,13 @@ begin
   end if;
   return coalesce(v_at, p_now + v_delay, p_now);
 end
+$$;
+
+CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for, p_shard)
+    when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
@@ -5356,20 +5359,31 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text)
+CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql
     AS $$
 declare
   v_spawns hwqueue.spawn_request[] := p_spawns;
   v_fresh hwqueue.spawn_request[] := p_spawns;
+  v_spawn hwqueue.spawn_request;
+  v_keyed boolean;
   v_own boolean;
   v_wake boolean;
 begin
-  if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
+  if cardinality(p_spawns) = 1 then  -- most calls: a statement would cost more than all of this
+    v_spawn := p_spawns[1];
+    v_keyed := v_spawn.idempotency_key is not null;
+    v_own := v_spawn.own_id;
+    v_wake := v_spawn.notify and v_spawn.available_at <= p_now;
+  else
+    select bool_or(s.idempotency_key is not null), bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now)
+    into v_keyed, v_own, v_wake from unnest(p_spawns) s;
+  end if;
+  if v_keyed then
     v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
+    v_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
-  select bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now) into v_own, v_wake from unnest(v_fresh) s;
   if v_own then
     perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
   else
@@ -5378,11 +5392,7 @@ begin
   if v_wake then
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
-  return query
-    select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
-           case when s.stands_for is not null then hwqueue.lease_state(s.stands_for, p_shard)
-                when s.available_at > p_now then 'scheduled' else 'pending' end
-    from unnest(v_spawns) s order by s.ordinal;
+  return v_spawns;
 end
 $$;
 
@@ -6147,6 +6157,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FR
 REVOKE ALL ON FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 

@@ -10,6 +10,7 @@ as $$
 declare
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
+  v_spawn hwqueue.spawn_request;
   v_state hwqueue.node_state;
   v_load hwqueue.node_load;
   v_node hwqueue.node;
@@ -24,9 +25,9 @@ begin
   perform hwqueue.require_read_committed();
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
-  select w.lease_id into v_lease.lease_id
-  from hwqueue.write_spawns(
-    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard) w;
+  v_spawn := (hwqueue.write_spawns(
+    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
+  v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),

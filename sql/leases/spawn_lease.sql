@@ -13,19 +13,11 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
 begin
-  if v_spawn.idempotency_key is null and v_spawn.own_id is not true then  -- the usual case: nothing to look up
-    lease_id := v_spawn.lease_id;
-    created := true;
-    state := case when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
-    shard_id := p_shard;
-    perform hwqueue.insert_spawns(array[v_spawn], v_queue, v_now, p_shard);
-    if state = 'pending' and v_spawn.notify then
-      perform hwqueue.wake_workers(v_queue, p_shard);
-    end if;
-    return next;
-    return;
-  end if;
-  return query
-    select w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard) w;
+  v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
+  lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
+  created := v_spawn.stands_for is null;
+  state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);
+  shard_id := p_shard;
+  return next;
 end
 $$;

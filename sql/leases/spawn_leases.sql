@@ -23,8 +23,11 @@ begin
     end if;
     raise;  -- nothing that an element could help
   end;
+  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
   return query
-    select w.ordinal, w.lease_id, w.created, w.state, p_shard from hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard) w;
+    select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
+           hwqueue.spawned_state(s.stands_for, s.available_at, v_now, p_shard), p_shard
+    from unnest(v_spawns) s order by s.ordinal;
 end
 $$;
 

@@ -1,21 +1,33 @@
--- Writes spawns down that are read and checked: keys, entries in ready or scheduled, leases.
+-- Writes spawns down that are read and checked: keys, entries in ready or scheduled, leases. Gives them back, with stands_for
+-- set where a key stands for another lease.
 -- Locks: idempotency keys in sorted order, lease ids of the caller's own; else only new rows. Raises: QHT01, QHL06 own id exists
 -- already. Idempotent: per idempotency key. Wakes: waiting workers, when something is claimable at once.
 create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
-returns table (ordinal int, lease_id uuid, created boolean, state text)
+returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
   v_spawns hwqueue.spawn_request[] := p_spawns;
   v_fresh hwqueue.spawn_request[] := p_spawns;
+  v_spawn hwqueue.spawn_request;
+  v_keyed boolean;
   v_own boolean;
   v_wake boolean;
 begin
-  if exists (select 1 from unnest(p_spawns) s where s.idempotency_key is not null) then
+  if cardinality(p_spawns) = 1 then  -- most calls: a statement would cost more than all of this
+    v_spawn := p_spawns[1];
+    v_keyed := v_spawn.idempotency_key is not null;
+    v_own := v_spawn.own_id;
+    v_wake := v_spawn.notify and v_spawn.available_at <= p_now;
+  else
+    select bool_or(s.idempotency_key is not null), bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now)
+    into v_keyed, v_own, v_wake from unnest(p_spawns) s;
+  end if;
+  if v_keyed then
     v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
+    v_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
-  select bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now) into v_own, v_wake from unnest(v_fresh) s;
   if v_own then
     perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
   else
@@ -24,12 +36,17 @@ begin
   if v_wake then
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
-  return query
-    select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
-           case when s.stands_for is not null then hwqueue.lease_state(s.stands_for, p_shard)
-                when s.available_at > p_now then 'scheduled' else 'pending' end
-    from unnest(v_spawns) s order by s.ordinal;
+  return v_spawns;
 end
+$$;
+
+-- The state that a spawn answers with.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz, p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for, p_shard)
+    when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
 -- The same as insert_spawns where producers chose ids themselves.
