@@ -1084,6 +1084,53 @@ CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1, "retain_completed": "7 days", "retain_failed": "30 days"}')
 $$;
 
+CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class_id bigint;
+  v_deleted int := 0;
+  v_rows int;
+  v_hanging int := 0;
+begin
+  foreach v_class_id in array p_class_ids loop
+    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    get diagnostics v_rows = row_count;
+    v_hanging := v_hanging + v_rows;
+    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    get diagnostics v_rows = row_count;
+    v_hanging := v_hanging + v_rows;
+    delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+    v_deleted := v_deleted + 1;
+    exit when v_hanging >= p_limit;
+  end loop;
+  return v_deleted;
+end
+$$;
+
+CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_leases = '{}' then
+    return 0;
+  end if;
+  delete from hwqueue.idempotency i
+  using hwqueue.lease l
+  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+  where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null
+    and i.shard_id = p_shard and i.tenant = c.tenant and i.queue_id = l.queue_id and i.idempotency_key = l.idempotency_key
+    and i.lease_id = l.lease_id;
+  delete from hwqueue.finished f using hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = any (p_leases) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
+    and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
+  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
+  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  return cardinality(p_leases);
+end
+$$;
+
 CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2622,7 +2669,8 @@ CREATE TABLE hwqueue.reap_mark (
     scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
-    estimated_to xid8 DEFAULT '0'::xid8 NOT NULL
+    estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    class_id bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -2636,13 +2684,13 @@ COMMENT ON COLUMN hwqueue.reap_mark.scheduled_from IS 'the same of scheduled ent
 
 COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
 
-COMMENT ON COLUMN hwqueue.reap_mark.estimated_to IS 'classes written by transactions below this one have an estimate of their reach';
+COMMENT ON COLUMN hwqueue.reap_mark.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
 
 CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  v_next hwqueue.reap_mark := p_mark;
+  v_next hwqueue.reap_mark := p_from;
   v_seen record;
 begin
   -- one statement, one snapshot: what those who have ended brought is seen
@@ -2663,8 +2711,6 @@ begin
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_mark.version + 1;
   v_next.reaped_at := p_now;
-  v_next.swept_at := p_from.swept_at;
-  v_next.estimated_to := p_from.estimated_to;
   v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end, v_seen.claim_at);
   v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end, v_seen.deadline_at);
   v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end, v_seen.scheduled_at);
@@ -3566,10 +3612,14 @@ $$;
 CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
   v_now timestamptz;
-  v_old uuid[];
 begin
   perform hwqueue.require_read_committed();
   if p_limit is null or p_limit not between 1 and 1000000 then
@@ -3577,6 +3627,34 @@ begin
   end if;
   perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
+  leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
+  classes := hwqueue.prune_classes(p_limit, p_shard);
+  nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
+  perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard);
+  return next;
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
+begin
+  return hwqueue.delete_classes(array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
+      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+    order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_old uuid[];
+begin
   v_old := array(
     select l.lease_id
     from hwqueue.queue q
@@ -3584,54 +3662,14 @@ begin
     cross join lateral (
       select f.lease_id from hwqueue.finished f
       where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
-        and f.finished_at < v_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+        and f.finished_at < p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
       order by f.finished_at limit p_limit
     ) f
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state
     where q.shard_id = p_shard
     limit p_limit
     for update of l skip locked);
-  if v_old <> '{}' then  -- the planner takes "any of none" for proof that a partial index holds them, and reads all of it
-    delete from hwqueue.idempotency i using hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (v_old) and i.shard_id = p_shard and i.queue_id = l.queue_id
-      and i.idempotency_key = l.idempotency_key and i.lease_id = l.lease_id;
-    delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_old);
-    delete from hwqueue.finished f using hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (v_old) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
-      and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
-    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_old);
-  end if;
-  leases := cardinality(v_old);
-  classes := hwqueue.prune_classes(p_limit, v_now, p_shard);
-  nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-  perform hwqueue.prune_profiles(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard);
-  return next;
-end
-$$;
-
-CREATE FUNCTION hwqueue.prune_classes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_gone bigint[];
-begin
-  v_gone := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
-    limit p_limit for update skip locked);
-  delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (v_gone);
-  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (v_gone);
-  delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = any (v_gone);
-  delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (v_gone);
-  update hwqueue.placement_class c set retired_at = p_now
-  where c.shard_id = p_shard and c.class_id in (
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.retired_at is null and o.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = o.class_id)
-    order by o.class_id limit p_limit for update skip locked);
-  return cardinality(v_gone);
+  return hwqueue.delete_leases(v_old, p_shard);
 end
 $$;
 
@@ -3639,36 +3677,103 @@ CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time z
     LANGUAGE plpgsql
     AS $$
 declare
-  v_gone uuid[];
+  v_node_id uuid;
+  v_gone int := 0;
+  v_rows int;
+  v_hanging int := 0;
 begin
-  v_gone := array(
+  for v_node_id in
     select n.node_id from hwqueue.node n
     where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days'
-    limit p_limit for update skip locked);
-  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = any (v_gone);
-  delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = any (v_gone);
-  return cardinality(v_gone);
+    order by n.deregistered_at limit p_limit for update skip locked
+  loop
+    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = v_node_id;
+    get diagnostics v_rows = row_count;
+    delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
+    v_gone := v_gone + 1;
+    v_hanging := v_hanging + v_rows;
+    exit when v_hanging >= p_limit;
+  end loop;
+  return v_gone;
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune_profiles(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
-  v_gone bigint[];
-begin
-  v_gone := array(
+  v_looked bigint[] := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.created_at < p_now - interval '1 hour'
+    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id limit p_limit);
+  v_profile_id bigint;
+  v_rows int;
+  v_hanging int := 0;
+begin
+  for v_profile_id in
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = any (v_looked) and p.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
-    limit p_limit for update skip locked);
-  -- again, now that the rows are held: a registration may have committed between the look and the lock
-  v_gone := array(
-    select g from unnest(v_gone) g
-    where not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = g));
-  delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = any (v_gone);
-  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = any (v_gone);
-  delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = any (v_gone);
+    order by p.profile_id for update of p skip locked
+  loop
+    -- again, now that the row is held: a registration may have committed between the look and the lock
+    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = v_profile_id);
+    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = v_profile_id;
+    get diagnostics v_rows = row_count;
+    delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = v_profile_id;
+    delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = v_profile_id;
+    v_hanging := v_hanging + v_rows;
+    if v_hanging >= p_limit then
+      return v_profile_id;
+    end if;
+  end loop;
+  return case when cardinality(v_looked) < p_limit then 0 else v_looked[p_limit] end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_mark hwqueue.prune_mark;
+  v_next_class bigint;
+  v_next_profile bigint;
+begin
+  if not exists (select 1 from hwqueue.prune_mark m where m.shard_id = p_shard) then  -- a new shard
+    insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
+  end if;
+  select m.* into v_mark from hwqueue.prune_mark m where m.shard_id = p_shard for update skip locked;
+  if not found then
+    return;
+  end if;
+  v_next_class := hwqueue.retire_classes(v_mark.class_id, p_limit, p_now, p_shard);
+  v_next_profile := hwqueue.prune_profiles(v_mark.profile_id, p_limit, p_now, p_shard);
+  if (v_next_class, v_next_profile) is distinct from (v_mark.class_id, v_mark.profile_id) then
+    update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile where m.shard_id = p_shard;
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return hwqueue.delete_classes(array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.queue_id = p_queue_id limit p_limit for update skip locked), p_limit, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return hwqueue.delete_leases(array(
+    select l.lease_id
+    from hwqueue.finished f
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = f.state
+    where f.shard_id = p_shard and f.queue_id = p_queue_id
+    limit p_limit
+    for update of l skip locked), p_shard);
 end
 $$;
 
@@ -3678,36 +3783,50 @@ CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS v
 declare
   v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_queue_id int;
-  v_leases uuid[];
+  v_left int := p_limit;
 begin
   for v_queue_id in
     select q.queue_id from hwqueue.queue q
     where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before <= v_oldest_running
-    limit p_limit for update skip locked
+    order by q.dropped_at limit p_limit for update skip locked
   loop
-    continue when exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id);
-    v_leases := array(select l.lease_id from hwqueue.lease l
-                      where l.shard_id = p_shard and l.queue_id = v_queue_id limit p_limit for update skip locked);
-    if v_leases <> '{}' then
-      delete from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id and r.lease_id = any (v_leases);
-      delete from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id and s.lease_id = any (v_leases);
-      delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_leases);
-      delete from hwqueue.idempotency i where i.shard_id = p_shard and i.queue_id = v_queue_id and i.lease_id = any (v_leases);
-      delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_leases);
-    end if;
-    if not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.queue_id = v_queue_id) then
-      delete from hwqueue.class_reach r using hwqueue.placement_class c
-      where c.shard_id = p_shard and c.queue_id = v_queue_id and r.shard_id = p_shard and r.class_id = c.class_id;
-      delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
-      delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
+    v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
+    v_left := v_left - hwqueue.purge_finished(v_queue_id, v_left, p_shard);
+    exit when v_left <= 0;
+    -- one statement, one snapshot: a lease that is in none of these does not exist
+    if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
+      v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
+      continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
       delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
-      delete from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id;
-      delete from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;
   end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_ready hwqueue.ready[];
+  v_scheduled hwqueue.scheduled[];
+begin
+  v_ready := array(
+    select r from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_queue_id
+    order by r.tier, r.rank, r.position limit p_limit for update skip locked);
+  delete from hwqueue.ready r using unnest(v_ready) v
+  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
+  v_scheduled := array(
+    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = p_queue_id
+    order by s.available_at limit p_limit - cardinality(v_ready) for update skip locked);
+  delete from hwqueue.scheduled s using unnest(v_scheduled) v
+  where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
+  return hwqueue.delete_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v), p_shard);
 end
 $$;
 
@@ -3932,9 +4051,12 @@ begin
       v_from.deadlines_from := '-infinity';
       v_from.scheduled_from := '-infinity';
     end if;
-    select e.* into v_estimated from hwqueue.reap_reaches(least(p_limit, 20), p_mark.estimated_to, p_now, p_shard) e;
-    reaches := v_estimated.reaches;
-    v_from.estimated_to := v_estimated.estimated_to;
+    if p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds' then
+      select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, p_now, p_shard) e;
+      reaches := v_estimated.reaches;
+      v_from.class_id := v_estimated.next_after;
+      v_from.estimated_at := p_now;
+    end if;
   end if;
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
@@ -4002,30 +4124,26 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap_reaches(p_limit integer, p_estimated_to xid8, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT estimated_to xid8) RETURNS record
+CREATE FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  -- read before the classes are: whatever finished below the horizon, the statements below can see
-  v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_new bigint[];
-  v_old bigint[];
-begin
-  v_new := array(
+  v_looked bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= hwqueue.valid_mark(p_estimated_to) and c.retired_at is null
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit);
+  v_new bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (v_looked) and c.retired_at is null
       and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
-    order by c.created_xid, c.class_id limit p_limit);
-  v_old := array(
+    order by c.class_id limit 50);
+  v_old bigint[] := array(
     select r.class_id from hwqueue.class_reach r
     where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
-    order by r.refreshed_at limit p_limit - cardinality(v_new));
+    order by r.refreshed_at limit 50 - cardinality(v_new));
+begin
   reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
-  estimated_to := case
-    when reaches < cardinality(v_new || v_old) then p_estimated_to  -- somebody else is at it, or there is no node
-    when cardinality(v_new) < p_limit then v_horizon
-    else (select c.created_xid from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.class_id = v_new[cardinality(v_new)]) end;
+  next_after := case when cardinality(v_new) = 50 then v_new[50]
+                     when cardinality(v_looked) = p_limit then v_looked[p_limit] else 0 end;
 end
 $$;
 
@@ -4549,6 +4667,24 @@ declare
 begin
   update hwqueue.queue q set paused_at = null where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform hwqueue.wake_workers(v_queue, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_looked bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit);
+begin
+  update hwqueue.placement_class c set retired_at = p_now
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select o.class_id from hwqueue.placement_class o
+    where o.shard_id = p_shard and o.class_id = any (v_looked) and o.retired_at is null and o.created_at < p_now - interval '1 hour'
+      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = o.class_id)
+    for update of o skip locked));
+  return case when cardinality(v_looked) < p_limit then 0 else v_looked[p_limit] end;
 end
 $$;
 
@@ -5515,6 +5651,12 @@ ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
+CREATE TABLE hwqueue.prune_mark (
+    shard_id integer NOT NULL,
+    class_id bigint DEFAULT 0 NOT NULL,
+    profile_id bigint DEFAULT 0 NOT NULL
+);
+
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
     START WITH 1
@@ -5607,6 +5749,9 @@ ALTER TABLE ONLY hwqueue.profile_queue
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_shard_id_digest_key UNIQUE (shard_id, digest);
 
+ALTER TABLE ONLY hwqueue.prune_mark
+    ADD CONSTRAINT prune_mark_pkey PRIMARY KEY (shard_id);
+
 ALTER TABLE ONLY hwqueue.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (shard_id, queue_id);
 
@@ -5636,6 +5781,8 @@ CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refre
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id, shard_id);
 
+CREATE INDEX node_deregistered ON hwqueue.node USING btree (shard_id, deregistered_at) WHERE (deregistered_at IS NOT NULL);
+
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (shard_id, class_id);
 
 CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (shard_id, name) WHERE (deregistered_at IS NULL);
@@ -5649,6 +5796,8 @@ CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (sha
 CREATE INDEX placement_class_digest ON hwqueue.placement_class USING btree (shard_id, digest);
 
 CREATE INDEX placement_class_labels ON hwqueue.placement_class USING gin (labels jsonb_path_ops);
+
+CREATE INDEX placement_class_queue ON hwqueue.placement_class USING btree (shard_id, queue_id);
 
 CREATE INDEX placement_class_required ON hwqueue.placement_class USING gin (required jsonb_path_ops);
 
@@ -5767,6 +5916,10 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard
 REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -6020,13 +6173,23 @@ REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) FROM PUBL
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6055,7 +6218,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now t
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_limit integer, p_estimated_to xid8, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT estimated_to xid8) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6108,6 +6271,8 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 

@@ -145,7 +145,8 @@ create table hwqueue.reap_mark (
   scheduled_from timestamptz not null default '-infinity',
   noted_at timestamptz not null default '-infinity',
   noted_before xid8 not null default '0',
-  estimated_to xid8 not null default '0',
+  estimated_at timestamptz not null default '-infinity',
+  class_id bigint not null default 0,
   primary key (shard_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on column hwqueue.reap_mark.swept_at is 'when the scans last began at the very start';
@@ -154,7 +155,7 @@ comment on column hwqueue.reap_mark.deadlines_from is 'the same of ready entries
 comment on column hwqueue.reap_mark.scheduled_from is 'the same of scheduled entries and available_at';
 comment on column hwqueue.reap_mark.noted_before is
   'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
-comment on column hwqueue.reap_mark.estimated_to is 'classes written by transactions below this one have an estimate of their reach';
+comment on column hwqueue.reap_mark.class_id is 'how far classes have been looked at that may have no estimate of their reach';
 insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s;
 
 -- By when a lease fails, but never earlier than it was written: what is new comes behind the mark.
@@ -162,6 +163,18 @@ drop index hwqueue.ready_deadline;
 create index ready_deadline on hwqueue.ready (shard_id, greatest(deadline, eligible_at)) where deadline is not null;
 
 create index class_reach_age on hwqueue.class_reach (shard_id, refreshed_at);
+
+-- How far prune has looked for classes and profiles that nothing needs: one row a shard.
+create table hwqueue.prune_mark (
+  shard_id int primary key,
+  class_id bigint not null default 0,
+  profile_id bigint not null default 0
+);
+insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s;
+
+-- To find what hangs on a dropped queue, and who has been gone for long, without reading every class and node.
+create index placement_class_queue on hwqueue.placement_class (shard_id, queue_id);
+create index node_deregistered on hwqueue.node (shard_id, deregistered_at) where deregistered_at is not null;
 
 -- On tables that have just been made all indexes seem as good as each other, and the planner takes the one made last, even for its
 -- first column alone. That should be the key. (lease is large, so there the other one gives way.)
@@ -231,3 +244,6 @@ create type hwqueue.spawn_request as (
   stands_for uuid,  -- the lease that the key stands for, when that is another one
   notify boolean
 );
+
+drop function if exists hwqueue.prune_classes(int, timestamptz, int);
+drop function if exists hwqueue.prune_profiles(int, timestamptz, int);

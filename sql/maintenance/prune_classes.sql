@@ -1,28 +1,55 @@
--- Removes classes that no lease refers to: steps 1 and 3 of stamp_retired; a class that a late spawn used after all stays until
--- that lease is gone.
+-- Removes retired classes that no lease refers to, once nobody can come any more who found them: step 3 of stamp_retired. A class
+-- that a late spawn used after all stays until that lease is gone.
 -- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.prune_classes(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_gone bigint[];
 begin
-  v_gone := array(
+  return hwqueue.delete_classes(array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
-    limit p_limit for update skip locked);
-  delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (v_gone);
-  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (v_gone);
-  delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = any (v_gone);
-  delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (v_gone);
-  update hwqueue.placement_class c set retired_at = p_now
-  where c.shard_id = p_shard and c.class_id in (
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.retired_at is null and o.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = o.class_id)
-    order by o.class_id limit p_limit for update skip locked);
-  return cardinality(v_gone);
+    order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
+end
+$$;
+
+-- Removes the classes of a queue that has no leases any more. Gives their number.
+-- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.purge_classes(p_queue_id int, p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+begin
+  return hwqueue.delete_classes(array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.queue_id = p_queue_id limit p_limit for update skip locked), p_limit, p_shard);
+end
+$$;
+
+-- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number.
+-- Locks: the caller holds the class rows. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_class_id bigint;
+  v_deleted int := 0;
+  v_rows int;
+  v_hanging int := 0;
+begin
+  foreach v_class_id in array p_class_ids loop
+    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    get diagnostics v_rows = row_count;
+    v_hanging := v_hanging + v_rows;
+    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    get diagnostics v_rows = row_count;
+    v_hanging := v_hanging + v_rows;
+    delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+    v_deleted := v_deleted + 1;
+    exit when v_hanging >= p_limit;
+  end loop;
+  return v_deleted;
 end
 $$;

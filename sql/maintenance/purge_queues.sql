@@ -1,41 +1,57 @@
--- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them and nothing runs: leases a
--- bounded number a call, at last the queue itself.
--- Locks: queue and lease rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them: waiting and finished leases,
+-- about p_limit a call, then classes, at last the queue itself. What runs is waited for.
+-- Locks: queue rows, entries, lease and class rows: all skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_queue_id int;
-  v_leases uuid[];
+  v_left int := p_limit;
 begin
   for v_queue_id in
     select q.queue_id from hwqueue.queue q
     where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before <= v_oldest_running
-    limit p_limit for update skip locked
+    order by q.dropped_at limit p_limit for update skip locked
   loop
-    continue when exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id);
-    v_leases := array(select l.lease_id from hwqueue.lease l
-                      where l.shard_id = p_shard and l.queue_id = v_queue_id limit p_limit for update skip locked);
-    if v_leases <> '{}' then
-      delete from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id and r.lease_id = any (v_leases);
-      delete from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id and s.lease_id = any (v_leases);
-      delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (v_leases);
-      delete from hwqueue.idempotency i where i.shard_id = p_shard and i.queue_id = v_queue_id and i.lease_id = any (v_leases);
-      delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_leases);
-    end if;
-    if not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.queue_id = v_queue_id) then
-      delete from hwqueue.class_reach r using hwqueue.placement_class c
-      where c.shard_id = p_shard and c.queue_id = v_queue_id and r.shard_id = p_shard and r.class_id = c.class_id;
-      delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
-      delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.queue_id = v_queue_id;
+    v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
+    v_left := v_left - hwqueue.purge_finished(v_queue_id, v_left, p_shard);
+    exit when v_left <= 0;
+    -- one statement, one snapshot: a lease that is in none of these does not exist
+    if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
+      v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
+      continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
       delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
-      delete from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id;
-      delete from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;
   end loop;
+end
+$$;
+
+-- Removes leases of a queue that wait in it. Gives their number.
+-- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_ready hwqueue.ready[];
+  v_scheduled hwqueue.scheduled[];
+begin
+  v_ready := array(
+    select r from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_queue_id
+    order by r.tier, r.rank, r.position limit p_limit for update skip locked);
+  delete from hwqueue.ready r using unnest(v_ready) v
+  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
+  v_scheduled := array(
+    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = p_queue_id
+    order by s.available_at limit p_limit - cardinality(v_ready) for update skip locked);
+  delete from hwqueue.scheduled s using unnest(v_scheduled) v
+  where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
+  return hwqueue.delete_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v), p_shard);
 end
 $$;

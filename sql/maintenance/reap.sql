@@ -57,9 +57,12 @@ begin
       v_from.deadlines_from := '-infinity';
       v_from.scheduled_from := '-infinity';
     end if;
-    select e.* into v_estimated from hwqueue.reap_reaches(least(p_limit, 20), p_mark.estimated_to, p_now, p_shard) e;
-    reaches := v_estimated.reaches;
-    v_from.estimated_to := v_estimated.estimated_to;
+    if p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds' then
+      select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, p_now, p_shard) e;
+      reaches := v_estimated.reaches;
+      v_from.class_id := v_estimated.next_after;
+      v_from.estimated_at := p_now;
+    end if;
   end if;
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);

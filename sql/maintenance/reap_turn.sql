@@ -39,14 +39,14 @@ end
 $$;
 
 -- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier call once all transactions
--- of that time have ended, but not beyond anything that is still there. p_from: where this call's scans started.
+-- of that time have ended, but not beyond anything that is still there. p_from: the mark as this call used it.
 -- Locks: the caller holds p_mark; it took its id after p_now. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
 declare
-  v_next hwqueue.reap_mark := p_mark;
+  v_next hwqueue.reap_mark := p_from;
   v_seen record;
 begin
   -- one statement, one snapshot: what those who have ended brought is seen
@@ -67,8 +67,6 @@ begin
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_mark.version + 1;
   v_next.reaped_at := p_now;
-  v_next.swept_at := p_from.swept_at;
-  v_next.estimated_to := p_from.estimated_to;
   v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end, v_seen.claim_at);
   v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end, v_seen.deadline_at);
   v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end, v_seen.scheduled_at);

@@ -3,12 +3,14 @@
 import gzip
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from hwqueue.schema import upgrade
+from hwqueue.testing import install_clock
 from tests.migrations.make_release import NODES, QUEUE
 from tests.migrations.programs import run_psql
 from tests.oracle.tables import violations
@@ -30,8 +32,9 @@ def before(request: pytest.FixtureRequest, empty_dsn: str) -> list[Row]:
 
 @pytest.fixture
 def api(before: list[Row], empty_dsn: str) -> Iterator[Api]:
-    """The upgraded database."""
+    """The upgraded database, at the time of the dump: what was scheduled then still is."""
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        install_clock(conn).freeze(max(row["created_at"] for row in before) + timedelta(seconds=1))
         yield Api(conn)
 
 

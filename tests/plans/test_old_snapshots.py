@@ -1,4 +1,4 @@
-"""What has been reaped stays in the indexes while somebody holds an old snapshot: nobody walks it."""
+"""What has been reaped stays in the indexes while an old snapshot is held: nobody walks it."""
 
 from collections.abc import Iterator
 

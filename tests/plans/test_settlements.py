@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.plans.backlog import BIG, FILLER, warm
+from tests.plans.backlog import BIG, FILLER, batch, warm
 from tests.plans.explain import Work, explained
-from tests.sql.api import GENERATION, TASK, Api, Row, beat, settlement, token
+from tests.sql.api import GENERATION, TASK, Api, Row, beat, outlive, settlement, token
 
 ROWS = 6  # of each large table that a call about one lease may read
 PAGES = 150  # that it may touch; 12 to 60 seen
@@ -106,10 +106,31 @@ def test_pruning(api: Api) -> None:
     assert work.rows_read("lease") == 0
     claim = api.running(api.queue(retain_completed=0), idempotency_key="k")
     api.rows("complete_lease", **token(claim))
+    batch(api, api.queue(), [{"idempotency_key": str(n)} for n in range(500)])
     with explained(api.conn) as work:
-        assert api.row("prune")["leases"] == 1
+        assert api.row("prune", limit=100)["leases"] == 1
     assert work.whole_table_scans(*BIG) == []
     assert work.rows_read("ready") == 0
+    assert work.rows_read("idempotency") <= 1
+    assert work.rows_read("placement_class") <= 2 * 100 + ROWS  # of thousands
+
+
+def test_purging(api: Api, conn: psycopg.Connection) -> None:
+    """What a dropped queue held is found without reading what others hold."""
+    queue = api.queue()
+    batch(api, queue, [{"delay": 60}] * 20 + [{}] * 20)
+    for _ in range(5):
+        [claim] = api.claim(api.node(), queue)
+        api.rows("complete_lease", **token(claim))
+    api.rows("drop_queue", queue=queue, force=True)
+    api.rows("prune", limit=1)  # stamped
+    outlive(conn)
+    with explained(conn) as work:
+        api.rows("prune")
+    left = "select count(*) from hwqueue.queue where dropped_at is not null"
+    assert conn.execute(left).fetchall() == [(0,)]
+    for table in ("ready", "scheduled", "lease"):
+        assert work.rows_read(table) <= 45 * ROWS, table
 
 
 ONE_LEASE: list[tuple[str, dict[str, Any]]] = [

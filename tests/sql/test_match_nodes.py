@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import TASK, Api, Node, Row
+from tests.sql.api import TASK, Api, Node, Row, token
 
 NODE = str(uuid4())
 GPU = {"resource_id": str(uuid4()), "model": "T4"}
@@ -152,7 +152,8 @@ def test_the_score_is_that_of_the_claim(api: Api, fit: int) -> None:
         "resources": {"gpu_milli": 400, "cpu_milli": 100},
     }
     api.spawn(queue, placement=placement)
-    api.rows("reap")
+    [first] = api.claim(node, queue)  # with that its reach is known
+    api.rows("release_lease", **token(first))
     row = judged(api, node, placement, queue=queue, task=TASK)
     assert row["reasons"] == []
     [claim] = api.claim(node, queue)

@@ -1,6 +1,7 @@
 """prune: what a queue keeps no longer goes, and all that hung on it."""
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -166,6 +167,80 @@ def test_nodes_long_deregistered(api: Api, clock: Clock, conn: psycopg.Connectio
     left = conn.execute("select node_id from hwqueue.node").fetchall()
     assert (node.node_id,) not in left
     assert (kept.node_id,) in left
+
+
+def test_classes_are_looked_at_in_turn(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Two a call, and round again from the end: none is left out."""
+    queue = api.queue(retain_completed=0)
+    for number in range(5):
+        finished(api, queue, "completed", labels={"turn": str(number)})
+    clock.advance(DAY)
+    while api.row("prune", limit=2)["leases"]:
+        pass
+    retired = []
+    for _ in range(60):
+        if (now := sum(done for _, done in classes(conn, "turn"))) not in retired:
+            retired.append(now)
+        api.rows("prune", limit=2)
+        outlive(conn)
+        if not classes(conn, "turn"):
+            break
+    assert classes(conn, "turn") == []
+    steps = [after - before for before, after in pairwise(retired)]
+    assert max(steps, default=0) <= 2
+
+
+PROFILES = "select count(*) from hwqueue.profile where labels ? %s"
+
+
+def test_profiles_that_no_node_has(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    node = api.node(labels={"old": 1})
+    api.claim(node, api.queue())
+    api.node(node.node_id, name=node.name, labels={"new": 1})
+    counts = []
+    for hours in (0, 2):
+        clock.advance(timedelta(hours=hours))
+        api.rows("prune")
+        counts += [conn.execute(PROFILES, [key]).fetchall() for key in ("old", "new")]
+    assert counts == [[(1,)], [(1,)], [(0,)], [(1,)]]
+
+
+def test_a_key_goes_with_its_own_tenant(api: Api, clock: Clock) -> None:
+    """Another tenant's lease of the same key stays known by it."""
+    queue = api.queue(retain_completed=DAYS)
+    finished(api, queue, "completed", idempotency_key="k", tenant="a")
+    clock.advance(2 * DAY)
+    options = {"idempotency_key": "k"}
+    other = api.spawn(queue, tenant="b", **options)
+    assert api.row("prune")["leases"] == 1
+    again = api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "b"})
+    assert (again["created"], again["lease_id"]) == (False, other)
+    assert api.row("spawn_lease", queue=queue, task="work", options=options | {"tenant": "a"})[
+        "created"
+    ]
+
+
+LEASES = "select count(*) from hwqueue.lease"
+
+
+def test_a_dropped_queue_goes_bit_by_bit(api: Api, conn: psycopg.Connection) -> None:
+    """Four leases or classes a call, whether they wait or are done; at last the queue."""
+    before = api.contents()
+    queue = api.queue(retain_completed=DAYS)
+    for number in range(5):
+        api.spawn(queue, labels={"bit": str(number)})
+        api.spawn(queue, delay=60)
+    finished(api, queue, "completed", priority=1, idempotency_key="k")
+    api.rows("drop_queue", queue=queue, force=True)
+    left = []
+    for _ in range(20):
+        left += [count for (count,) in conn.execute(LEASES).fetchall()]
+        api.rows("prune", limit=4)
+        outlive(conn)
+    assert max(a - b for a, b in pairwise(left)) == 4
+    after = api.contents()
+    tables = ["lease", "ready", "scheduled", "idempotency", "placement_class", "queue"]
+    assert {name: after[name] for name in tables} == {name: before[name] for name in tables}
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1000001, None])

@@ -205,6 +205,40 @@ def test_it_wakes_those_who_wait(api: Api, clock: Clock, conn: psycopg.Connectio
     assert f"0:{queue}" in [notify.payload for notify in conn.notifies(timeout=0)]
 
 
+UNESTIMATED = """
+  select count(*) from hwqueue.placement_class c join hwqueue.queue q using (shard_id, queue_id)
+  where q.name = %s and not exists (select from hwqueue.class_reach r where r.class_id = c.class_id)
+"""
+
+
+def test_estimates_come_in_turn(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Of classes that no claim judges: 50 a call, every ten seconds."""
+    queue = api.queue()
+    api.node()
+    for number in range(70):
+        api.spawn(queue, placement={"require": [{"node": str(UUID(int=number))}]})
+    left = []
+    for _ in range(3):
+        clock.advance(timedelta(seconds=11))
+        assert api.row("reap", limit=10_000)["reaches"] <= 50
+        assert api.row("reap", limit=10_000)["reaches"] == 0
+        left += conn.execute(UNESTIMATED, [queue]).fetchall()
+    assert left == [(20,), (0,), (0,)]
+
+
+def test_estimates_age(api: Api, clock: Clock) -> None:
+    """Nodes come and go: one over a minute old is made anew."""
+    queue, node = api.queue(), api.node()
+    api.spawn(queue)
+    api.claim(node, queue)
+    for _ in range(10):
+        clock.advance(timedelta(seconds=11))
+        api.rows("reap")
+    assert api.row("reap")["reaches"] == 0
+    clock.advance(MINUTE)
+    assert api.row("reap")["reaches"] >= 1
+
+
 @pytest.mark.parametrize("limit", [0, -1, 100001, None])
 def test_bad_limits(api: Api, limit: int | None) -> None:
     assert api.refused("QHA01", "reap", limit=limit).field == "p_limit"

@@ -1,0 +1,65 @@
+-- Removes finished leases whose queue keeps them no longer, the oldest of each queue first.
+-- Locks: the lease rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_old uuid[];
+begin
+  v_old := array(
+    select l.lease_id
+    from hwqueue.queue q
+    cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
+    cross join lateral (
+      select f.lease_id from hwqueue.finished f
+      where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
+        and f.finished_at < p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+      order by f.finished_at limit p_limit
+    ) f
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state
+    where q.shard_id = p_shard
+    limit p_limit
+    for update of l skip locked);
+  return hwqueue.delete_leases(v_old, p_shard);
+end
+$$;
+
+-- Removes finished leases of a queue that is dropped. Gives their number.
+-- Locks: the lease rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.purge_finished(p_queue_id int, p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+begin
+  return hwqueue.delete_leases(array(
+    select l.lease_id
+    from hwqueue.finished f
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = f.state
+    where f.shard_id = p_shard and f.queue_id = p_queue_id
+    limit p_limit
+    for update of l skip locked), p_shard);
+end
+$$;
+
+-- Deletes leases that nobody waits for, with what hangs on them. Gives their number.
+-- Locks: the caller holds the lease rows. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.delete_leases(p_leases uuid[], p_shard int) returns int
+language plpgsql volatile
+as $$
+begin
+  if p_leases = '{}' then
+    return 0;
+  end if;
+  delete from hwqueue.idempotency i
+  using hwqueue.lease l
+  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+  where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null
+    and i.shard_id = p_shard and i.tenant = c.tenant and i.queue_id = l.queue_id and i.idempotency_key = l.idempotency_key
+    and i.lease_id = l.lease_id;
+  delete from hwqueue.finished f using hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = any (p_leases) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
+    and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
+  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
+  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  return cardinality(p_leases);
+end
+$$;

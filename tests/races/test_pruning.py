@@ -1,0 +1,40 @@
+"""Two prunes at once: neither waits, nothing is removed twice, nothing is left out for good."""
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, SHORT, register
+from tests.races.interleave import interleave
+from tests.sql.api import outlive
+
+DAY = timedelta(days=1)
+PRUNE = "select leases from hwqueue.prune(p_limit => %s)"
+CLASSES = "select count(*) from hwqueue.placement_class"
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_beside_an_open_prune(conn: psycopg.Connection, dsn: str, clock: Clock, end: str) -> None:
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"retain_completed": 0})
+    node = register(conn)
+    for number in range(4):
+        lease = direct.spawn(QUEUE, {"labels": {"n": str(number)}})["lease_id"]
+        [claim] = direct.claim(QUEUE, *node)
+        direct.complete(lease, claim["claim_token"])
+    clock.advance(DAY)
+    with interleave(dsn, SHORT) as actor:
+        sleeper, other = actor(), actor()
+        sleeper.begin()
+        assert sleeper.conn.execute(PRUNE, [2]).fetchall() == [(2,)]
+        assert other.conn.execute(PRUNE, [10]).fetchall() == [(2,)]
+        getattr(sleeper, end)()
+        left = 0 if end == "commit" else 2
+        assert other.conn.execute(PRUNE, [10]).fetchall() == [(left,)]
+    for _ in range(4):
+        outlive(conn)
+        conn.execute(PRUNE, [10])
+    assert conn.execute(CLASSES).fetchall() == [(0,)]
