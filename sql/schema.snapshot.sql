@@ -1264,7 +1264,7 @@ CREATE TABLE hwqueue.claim (
     stop_by timestamp with time zone,
     stop_detail text
 )
-WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0');
+WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
 COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
 
@@ -1530,7 +1530,7 @@ CREATE TABLE hwqueue.lease (
     error jsonb,
     CONSTRAINT lease_state_check CHECK ((state = ANY (ARRAY['open'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
-WITH (fillfactor='90', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_scale_factor='0.1');
+WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
 COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
 
@@ -1764,7 +1764,7 @@ CREATE TABLE hwqueue.ready (
     eligible_at timestamp with time zone NOT NULL,
     deadline timestamp with time zone
 )
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
 
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
@@ -2122,7 +2122,8 @@ CREATE TABLE hwqueue.profile (
     classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
     classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     created_at timestamp with time zone NOT NULL
-);
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
 
 COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
 
@@ -4038,6 +4039,7 @@ CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_ho
 declare
   v_from hwqueue.reap_mark := p_mark;
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
+  v_again boolean;
   v_estimated record;
   v_postponed int;
   v_scheduled int;
@@ -4051,10 +4053,11 @@ begin
       v_from.deadlines_from := '-infinity';
       v_from.scheduled_from := '-infinity';
     end if;
-    if p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds' then
-      select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, p_now, p_shard) e;
-      reaches := v_estimated.reaches;
-      v_from.class_id := v_estimated.next_after;
+    v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
+    select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
+    reaches := v_estimated.reaches;
+    v_from.class_id := v_estimated.next_after;
+    if v_again then
       v_from.estimated_at := p_now;
     end if;
   end if;
@@ -4124,7 +4127,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) RETURNS record
+CREATE FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -4136,11 +4139,14 @@ declare
     where c.shard_id = p_shard and c.class_id = any (v_looked) and c.retired_at is null
       and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
     order by c.class_id limit 50);
-  v_old bigint[] := array(
-    select r.class_id from hwqueue.class_reach r
-    where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
-    order by r.refreshed_at limit 50 - cardinality(v_new));
+  v_old bigint[] := '{}';
 begin
+  if p_again then
+    v_old := array(
+      select r.class_id from hwqueue.class_reach r
+      where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
+      order by r.refreshed_at limit 50 - cardinality(v_new));
+  end if;
   reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
   next_after := case when cardinality(v_new) = 50 then v_new[50]
                      when cardinality(v_looked) = p_limit then v_looked[p_limit] else 0 end;
@@ -5131,7 +5137,7 @@ CREATE TABLE hwqueue.scheduled (
     available_at timestamp with time zone NOT NULL,
     deadline timestamp with time zone
 )
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02');
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
 
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql
@@ -5547,7 +5553,8 @@ CREATE TABLE hwqueue.attempt (
     ended_at timestamp with time zone NOT NULL,
     error jsonb,
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
-);
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
 CREATE TABLE hwqueue.class_reach (
     shard_id integer NOT NULL,
@@ -5563,7 +5570,8 @@ CREATE TABLE hwqueue.finished (
     state text NOT NULL,
     finished_at timestamp with time zone NOT NULL,
     lease_id uuid NOT NULL
-);
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
 CREATE TABLE hwqueue.idempotency (
     shard_id integer NOT NULL,
@@ -5572,7 +5580,8 @@ CREATE TABLE hwqueue.idempotency (
     idempotency_key text NOT NULL,
     lease_id uuid NOT NULL,
     content bytea NOT NULL
-);
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
 CREATE TABLE hwqueue.lease_transition (
     from_state text NOT NULL,
@@ -6218,7 +6227,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now t
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

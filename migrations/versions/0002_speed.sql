@@ -176,6 +176,20 @@ insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s
 create index placement_class_queue on hwqueue.placement_class (shard_id, queue_id);
 create index node_deregistered on hwqueue.node (shard_id, deregistered_at) where deregistered_at is not null;
 
+-- Autovacuum and fill factors; docs/explanation/upkeep.md tells the reasons.
+alter table hwqueue.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
+alter table hwqueue.claim set (autovacuum_vacuum_insert_threshold = -1);
+alter table hwqueue.scheduled set (autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
+alter table hwqueue.lease set (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
+alter table hwqueue.finished set (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
+alter table hwqueue.attempt set (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
+alter table hwqueue.idempotency set (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
+alter table hwqueue.profile set (fillfactor = 50, autovacuum_vacuum_threshold = 500);
+
 -- On tables that have just been made all indexes seem as good as each other, and the planner takes the one made last, even for its
 -- first column alone. That should be the key. (lease is large, so there the other one gives way.)
 alter table hwqueue.claim drop constraint claim_pkey, add constraint claim_pkey primary key (shard_id, lease_id);

@@ -44,6 +44,7 @@ as $$
 declare
   v_from hwqueue.reap_mark := p_mark;
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
+  v_again boolean;
   v_estimated record;
   v_postponed int;
   v_scheduled int;
@@ -57,10 +58,11 @@ begin
       v_from.deadlines_from := '-infinity';
       v_from.scheduled_from := '-infinity';
     end if;
-    if p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds' then
-      select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, p_now, p_shard) e;
-      reaches := v_estimated.reaches;
-      v_from.class_id := v_estimated.next_after;
+    v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
+    select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
+    reaches := v_estimated.reaches;
+    v_from.class_id := v_estimated.next_after;
+    if v_again then
       v_from.estimated_at := p_now;
     end if;
   end if;

@@ -1,8 +1,8 @@
--- Estimates the reach of classes that have no estimate yet (classes that name nodes; those of others come with judging), then of those
+-- Estimates the reach of classes that have no estimate yet (of what claims judge they make it themselves), and with p_again of those
 -- whose estimate is the oldest, over a minute old: at most 50 a call. Looks at p_limit classes after p_after, in turn over the calls.
 -- Gives the number of estimates, and where to go on.
 -- Locks: the shard's row, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.reap_reaches(p_after bigint, p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.reap_reaches(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
                                                 out reaches int, out next_after bigint)
 language plpgsql volatile
 as $$
@@ -15,11 +15,14 @@ declare
     where c.shard_id = p_shard and c.class_id = any (v_looked) and c.retired_at is null
       and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
     order by c.class_id limit 50);
-  v_old bigint[] := array(
-    select r.class_id from hwqueue.class_reach r
-    where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
-    order by r.refreshed_at limit 50 - cardinality(v_new));
+  v_old bigint[] := '{}';
 begin
+  if p_again then
+    v_old := array(
+      select r.class_id from hwqueue.class_reach r
+      where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
+      order by r.refreshed_at limit 50 - cardinality(v_new));
+  end if;
   reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
   next_after := case when cardinality(v_new) = 50 then v_new[50]
                      when cardinality(v_looked) = p_limit then v_looked[p_limit] else 0 end;

@@ -34,7 +34,8 @@ def before(request: pytest.FixtureRequest, empty_dsn: str) -> list[Row]:
 def api(before: list[Row], empty_dsn: str) -> Iterator[Api]:
     """The upgraded database, at the time of the dump: what was scheduled then still is."""
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        install_clock(conn).freeze(max(row["created_at"] for row in before) + timedelta(seconds=1))
+        clock = install_clock(conn)
+        clock.advance(max(row["created_at"] for row in before) + timedelta(seconds=1) - clock.now())
         yield Api(conn)
 
 

@@ -9,7 +9,6 @@ from tests.fix_db import fresh_database
 from tests.plans.backlog import fill
 from tests.sql.api import Api
 
-
 # Moving a low-water mark costs pages, and which claim does it is left to chance.
 MARKS_STAY = """
   create or replace function hwqueue.moves_low_water(p_qty int) returns boolean
