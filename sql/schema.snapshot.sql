@@ -1116,15 +1116,24 @@ begin
   if p_leases = '{}' then
     return 0;
   end if;
-  delete from hwqueue.idempotency i
-  using hwqueue.lease l
-  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-  where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null
-    and i.shard_id = p_shard and i.tenant = c.tenant and i.queue_id = l.queue_id and i.idempotency_key = l.idempotency_key
-    and i.lease_id = l.lease_id;
-  delete from hwqueue.finished f using hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = any (p_leases) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
-    and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
+  -- the fence (offset 0) keeps the planner from asking every key there is for its lease
+  delete from hwqueue.idempotency i where i.ctid = any (array(
+    select k.ctid
+    from hwqueue.lease l
+    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    cross join lateral (
+      select x.ctid from hwqueue.idempotency x
+      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id and x.idempotency_key = l.idempotency_key
+        and x.lease_id = l.lease_id offset 0) k
+    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null));
+  delete from hwqueue.finished f where f.ctid = any (array(
+    select k.ctid
+    from hwqueue.lease l
+    cross join lateral (
+      select x.ctid from hwqueue.finished x
+      where x.shard_id = p_shard and x.queue_id = l.queue_id and x.state = l.state and x.finished_at = l.finished_at
+        and x.lease_id = l.lease_id offset 0) k
+    where l.shard_id = p_shard and l.lease_id = any (p_leases)));
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
   return cardinality(p_leases);
@@ -3703,16 +3712,17 @@ CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now ti
     LANGUAGE plpgsql
     AS $$
 declare
-  v_looked bigint[] := array(
+  v_last bigint := (
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id limit p_limit);
+    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
   v_profile_id bigint;
   v_rows int;
   v_hanging int := 0;
 begin
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_looked) and p.created_at < p_now - interval '1 hour'
+    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
+      and p.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
     order by p.profile_id for update of p skip locked
   loop
@@ -3727,7 +3737,7 @@ begin
       return v_profile_id;
     end if;
   end loop;
-  return case when cardinality(v_looked) < p_limit then 0 else v_looked[p_limit] end;
+  return coalesce(v_last, 0);
 end
 $$;
 
@@ -4131,12 +4141,13 @@ CREATE FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again bo
     LANGUAGE plpgsql
     AS $$
 declare
-  v_looked bigint[] := array(
+  -- null: the rest of them
+  v_last bigint := (
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit);
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
   v_new bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (v_looked) and c.retired_at is null
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) and c.retired_at is null
       and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
     order by c.class_id limit 50);
   v_old bigint[] := '{}';
@@ -4148,8 +4159,7 @@ begin
       order by r.refreshed_at limit 50 - cardinality(v_new));
   end if;
   reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
-  next_after := case when cardinality(v_new) = 50 then v_new[50]
-                     when cardinality(v_looked) = p_limit then v_looked[p_limit] else 0 end;
+  next_after := case when cardinality(v_new) = 50 then v_new[50] else coalesce(v_last, 0) end;
 end
 $$;
 
@@ -4680,17 +4690,19 @@ CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now ti
     LANGUAGE plpgsql
     AS $$
 declare
-  v_looked bigint[] := array(
+  -- null: the rest of them
+  v_last bigint := (
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit);
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+  v_unused bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
+      and c.retired_at is null and c.created_at < p_now - interval '1 hour'
+      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+    for update of c skip locked);
 begin
-  update hwqueue.placement_class c set retired_at = p_now
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.class_id = any (v_looked) and o.retired_at is null and o.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = o.class_id)
-    for update of o skip locked));
-  return case when cardinality(v_looked) < p_limit then 0 else v_looked[p_limit] end;
+  update hwqueue.placement_class c set retired_at = p_now where c.shard_id = p_shard and c.class_id = any (v_unused);
+  return coalesce(v_last, 0);
 end
 $$;
 

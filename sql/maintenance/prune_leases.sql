@@ -49,15 +49,24 @@ begin
   if p_leases = '{}' then
     return 0;
   end if;
-  delete from hwqueue.idempotency i
-  using hwqueue.lease l
-  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-  where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null
-    and i.shard_id = p_shard and i.tenant = c.tenant and i.queue_id = l.queue_id and i.idempotency_key = l.idempotency_key
-    and i.lease_id = l.lease_id;
-  delete from hwqueue.finished f using hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = any (p_leases) and f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = l.state
-    and f.finished_at = l.finished_at and f.lease_id = l.lease_id;
+  -- the fence (offset 0) keeps the planner from asking every key there is for its lease
+  delete from hwqueue.idempotency i where i.ctid = any (array(
+    select k.ctid
+    from hwqueue.lease l
+    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    cross join lateral (
+      select x.ctid from hwqueue.idempotency x
+      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id and x.idempotency_key = l.idempotency_key
+        and x.lease_id = l.lease_id offset 0) k
+    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null));
+  delete from hwqueue.finished f where f.ctid = any (array(
+    select k.ctid
+    from hwqueue.lease l
+    cross join lateral (
+      select x.ctid from hwqueue.finished x
+      where x.shard_id = p_shard and x.queue_id = l.queue_id and x.state = l.state and x.finished_at = l.finished_at
+        and x.lease_id = l.lease_id offset 0) k
+    where l.shard_id = p_shard and l.lease_id = any (p_leases)));
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
   return cardinality(p_leases);

@@ -31,17 +31,19 @@ create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p
 language plpgsql volatile
 as $$
 declare
-  v_looked bigint[] := array(
+  -- null: the rest of them
+  v_last bigint := (
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit);
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+  v_unused bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
+      and c.retired_at is null and c.created_at < p_now - interval '1 hour'
+      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+    for update of c skip locked);
 begin
-  update hwqueue.placement_class c set retired_at = p_now
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.class_id = any (v_looked) and o.retired_at is null and o.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = o.class_id)
-    for update of o skip locked));
-  return case when cardinality(v_looked) < p_limit then 0 else v_looked[p_limit] end;
+  update hwqueue.placement_class c set retired_at = p_now where c.shard_id = p_shard and c.class_id = any (v_unused);
+  return coalesce(v_last, 0);
 end
 $$;
 
@@ -52,16 +54,17 @@ create or replace function hwqueue.prune_profiles(p_after bigint, p_limit int, p
 language plpgsql volatile
 as $$
 declare
-  v_looked bigint[] := array(
+  v_last bigint := (
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id limit p_limit);
+    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
   v_profile_id bigint;
   v_rows int;
   v_hanging int := 0;
 begin
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_looked) and p.created_at < p_now - interval '1 hour'
+    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
+      and p.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
     order by p.profile_id for update of p skip locked
   loop
@@ -76,6 +79,6 @@ begin
       return v_profile_id;
     end if;
   end loop;
-  return case when cardinality(v_looked) < p_limit then 0 else v_looked[p_limit] end;
+  return coalesce(v_last, 0);
 end
 $$;

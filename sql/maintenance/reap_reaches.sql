@@ -7,12 +7,13 @@ create or replace function hwqueue.reap_reaches(p_after bigint, p_limit int, p_a
 language plpgsql volatile
 as $$
 declare
-  v_looked bigint[] := array(
+  -- null: the rest of them
+  v_last bigint := (
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit);
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
   v_new bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (v_looked) and c.retired_at is null
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) and c.retired_at is null
       and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
     order by c.class_id limit 50);
   v_old bigint[] := '{}';
@@ -24,7 +25,6 @@ begin
       order by r.refreshed_at limit 50 - cardinality(v_new));
   end if;
   reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
-  next_after := case when cardinality(v_new) = 50 then v_new[50]
-                     when cardinality(v_looked) = p_limit then v_looked[p_limit] else 0 end;
+  next_after := case when cardinality(v_new) = 50 then v_new[50] else coalesce(v_last, 0) end;
 end
 $$;

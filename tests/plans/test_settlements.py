@@ -94,9 +94,9 @@ def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
     for table in ("ready", "lease", "claim", "scheduled"):
         # and the entry that the next scan is to start at, in each queue's schedule one
         assert work.rows_read(table) <= ROWS * ended + queues, table
-    assert work.rows_read("placement_class") <= 2 * LIMIT  # of thousands, in turn
+    assert work.rows_read("placement_class") <= 3 * LIMIT  # of thousands, in turn
     assert work.whole_table_scans(*BIG) == []
-    assert work.buffers <= PAGES + 4 * LIMIT + MORE * ended
+    assert work.buffers <= 2 * PAGES + 4 * LIMIT + MORE * ended
 
 
 def test_pruning(api: Api) -> None:
@@ -113,8 +113,8 @@ def test_pruning(api: Api) -> None:
         assert api.row("prune", limit=LIMIT)["leases"] == 1
     assert work.whole_table_scans(*BIG) == []
     assert work.rows_read("ready") == 0
-    assert work.rows_read("idempotency") <= 1
-    assert work.rows_read("placement_class") <= 2 * LIMIT + ROWS  # of thousands
+    assert work.rows_read("idempotency") <= 2
+    assert work.rows_read("placement_class") <= 3 * LIMIT + ROWS  # of thousands
 
 
 def test_purging(api: Api, conn: psycopg.Connection) -> None:
