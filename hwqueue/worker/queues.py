@@ -30,6 +30,10 @@ class Queues:
         now = time.monotonic()
         return [name for name in self._names if self._ask_again_at.get(name, now) <= now]
 
+    def known(self) -> list[str]:
+        """Those that exist as far as is known: what is only told about them needs no asking again."""
+        return [name for name in self._names if name not in self._ask_again_at]
+
     def leave_out(self, name: object, why: Exception) -> bool:
         """A queue is unknown; False when it is not one of ours."""
         if name not in self._names:

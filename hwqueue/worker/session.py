@@ -209,7 +209,7 @@ class NodeSession:
 
     async def retry_after(self) -> float | None:
         """After an empty claim: seconds until waiting alone may help, if known. SQL: claim_hint."""
-        queues = self._queues.usable()
+        queues = self._queues.known()
         if not queues:
             return None
         hint = await self._call(

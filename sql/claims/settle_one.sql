@@ -17,6 +17,7 @@ begin
   if v_claim.assignment is not null then
     perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
   end if;
+  perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
   select s.verdict, s.state into v_result
   from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
   if v_result.verdict <> 'ok' then

@@ -253,8 +253,14 @@ def settle_and_claim(direct: Direct, node: tuple[UUID, int], claim: dict[str, An
         lambda direct, node, _claim: direct.claim(QUEUE, *node),
         settle_and_claim,
         lambda direct, _node, claim: direct.extend(claim["lease_id"], claim["claim_token"], MINUTE),
+        lambda direct, _node, claim: direct.fail(claim["lease_id"], claim["claim_token"]),
+        lambda direct, _node, _claim: direct.spawn(QUEUE),
+        lambda direct, _node, _claim: direct.spawn_many(QUEUE, [{}]),
     ],
-    ids=["claim_task", "settle_and_claim", "extend_claim"],
+    ids=[
+        *("claim_task", "settle_and_claim", "extend_claim"),
+        *("fail_lease", "spawn_lease", "spawn_leases"),
+    ],
 )
 def test_ids_come_before_the_clock(
     conn: psycopg.Connection, dsn: str, write: Callable[..., object]
