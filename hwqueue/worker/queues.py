@@ -31,7 +31,7 @@ class Queues:
         return [name for name in self._names if self._ask_again_at.get(name, now) <= now]
 
     def known(self) -> list[str]:
-        """Those that exist as far as is known: what is only told about them needs no asking again."""
+        """Those that exist as far as is known, without any that are to be asked for again."""
         return [name for name in self._names if name not in self._ask_again_at]
 
     def leave_out(self, name: object, why: Exception) -> bool:
