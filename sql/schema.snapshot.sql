@@ -695,13 +695,14 @@ CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_checked boolean := hwqueue.check_queue_names(p_queues);
-  v_queue_ids int[] := hwqueue.open_queues(p_queues, p_shard);
+  v_queue_ids int[];
   v_node hwqueue.node;
   v_load hwqueue.node_load;
   v_now timestamptz;
   v_paused int;
 begin
+  perform hwqueue.check_queue_names(p_queues);
+  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
   v_now := hwqueue.clock();
@@ -741,7 +742,6 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_mergejoin TO 'off'
     AS $$
 declare
-  v_checked boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout);
   v_moves boolean := hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
@@ -760,6 +760,9 @@ declare
   v_load hwqueue.node_load;
   v_changed boolean := false;
 begin
+  if not hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then
+    return;  -- never: it refuses
+  end if;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   if v_state.node_epoch is distinct from p_epoch then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not

@@ -6,13 +6,14 @@ returns table (retry_after interval, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_checked boolean := hwqueue.check_queue_names(p_queues);
-  v_queue_ids int[] := hwqueue.open_queues(p_queues, p_shard);
+  v_queue_ids int[];
   v_node hwqueue.node;
   v_load hwqueue.node_load;
   v_now timestamptz;
   v_paused int;
 begin
+  perform hwqueue.check_queue_names(p_queues);
+  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
   v_now := hwqueue.clock();

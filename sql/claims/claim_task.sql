@@ -13,7 +13,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-  v_checked boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout);
   v_moves boolean := hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
@@ -32,6 +31,9 @@ declare
   v_load hwqueue.node_load;
   v_changed boolean := false;
 begin
+  if not hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then
+    return;  -- never: it refuses
+  end if;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   if v_state.node_epoch is distinct from p_epoch then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not

@@ -11,7 +11,7 @@ from tests.sql.api import TASK, Api, Node, Row, outlive, settlement
 
 CYCLES, BATCH = 250, 20  # leases that are spawned, claimed and completed together
 FIRST = 5  # cycles before the first look: the session has planned, and marks have moved
-MORE = 40  # pages more than at the start; without marks 100 and more
+MORE = 60  # pages more than at the start; without marks 100 and more
 
 
 @pytest.fixture
