@@ -1616,6 +1616,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_same boolean := p_from_tier = p_to_tier;
+begin
+  select r.tier, r.rank, r.position into tier, rank, "position"
+  from hwqueue.ready r
+  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
+    and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
+  order by r.rank, r.position limit 1;
+  if tier is null and not v_same then
+    select r.tier, r.rank, r.position into tier, rank, "position"
+    from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > p_from_tier and r.tier < p_to_tier
+    order by r.tier, r.rank, r.position limit 1;
+    if tier is null then
+      select r.tier, r.rank, r.position into tier, rank, "position"
+      from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_to_tier and r.rank < p_to_rank
+      order by r.rank, r.position limit 1;
+    end if;
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3880,17 +3906,22 @@ CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tie
     AS $$
 declare
   v_marks record;
+  v_tier smallint := -1;
+  v_rank bigint := 0;
 begin
   select w.tiers, w.ranks, w.positions into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  for i in 0 .. cardinality(v_marks.tiers) loop
+  for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
+    select b.tier, b.rank, b.position into tier, rank, "position"
+    from hwqueue.first_between(p_queue_id, v_tier, v_rank, coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard) b;
+    exit when tier is not null or v_marks.tiers[i] is null;
+    v_tier := v_marks.tiers[i];
+    v_rank := v_marks.ranks[i];
     select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id
-      and (r.tier, r.rank, r.position) >= (coalesce(v_marks.tiers[i], -1), coalesce(v_marks.ranks[i], 0), coalesce(v_marks.positions[i], 0))
-      and (r.tier, r.rank) < (coalesce(v_marks.tiers[i + 1], 32767), coalesce(v_marks.ranks[i + 1], 0))
-    order by r.tier, r.rank, r.position limit 1;
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank = v_rank and r.position >= v_marks.positions[i]
+    order by r.position limit 1;
     exit when found;
   end loop;
 end
@@ -5225,10 +5256,11 @@ begin
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
   if v_marks = 1 then
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and (r.tier, r.rank) < (v_tier, v_rank)
-    order by r.tier, r.rank limit 1;
-    if not found then
+    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison
+    if not exists (select 1 from hwqueue.ready r
+                   where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank)
+       and not exists (select 1 from hwqueue.ready r
+                       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier) then
       v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
@@ -5992,6 +6024,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_completed(p_claim hwqueue.claim, p_result jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
