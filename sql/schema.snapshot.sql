@@ -5256,11 +5256,16 @@ begin
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
   if v_marks = 1 then
-    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison
-    if not exists (select 1 from hwqueue.ready r
-                   where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank)
-       and not exists (select 1 from hwqueue.ready r
-                       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier) then
+    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, so that it is this index
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
+    order by r.rank, r.position limit 1;
+    if not found then
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
+      order by r.tier, r.rank, r.position limit 1;
+    end if;
+    if not found then
       v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
