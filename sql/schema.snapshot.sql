@@ -1768,7 +1768,7 @@ begin
     with taken as (
       delete from hwqueue.ready r where r.ctid = any (p_places) returning r.*
     ), detail as materialized (
-      select t.lease_id, t.queue_id, t.class_id, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
+      select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
              coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout
       from taken t
@@ -1785,7 +1785,7 @@ begin
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
-    from detail d order by d.position;
+    from detail d order by d.tier, d.rank, d.position;
 end
 $$;
 

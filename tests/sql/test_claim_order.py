@@ -98,6 +98,17 @@ def test_the_best_of_two_queues(api: Api) -> None:
         waiting = [*waiting[1:], waiting[0]]
 
 
+def test_a_batch_of_heads_of_several_ranks(api: Api) -> None:
+    """Behind a front that is not for the node: by priority, not by age."""
+    queue, node = api.queue(window=1), api.node()
+    api.spawn(queue, priority=9, placement={"require": [{"label": "gone", "op": "exists"}]})
+    assert api.claimed(node, queue) == []
+    leases = {priority: api.spawn(queue, priority=priority) for priority in (0, 5, -5)}
+    assert api.claimed(node, queue) == [leases.pop(5)]  # the class is known from here on
+    leases[7] = api.spawn(queue, priority=7)
+    assert api.claimed(node, queue, qty=3) == [leases[7], leases[0], leases[-5]]
+
+
 @pytest.mark.parametrize("classes", [10, 20])
 def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> None:
     """A head that one queue's window does not reach comes before another queue's front."""
