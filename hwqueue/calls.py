@@ -111,6 +111,9 @@ SETTLE_AND_CLAIM = Call(
     columns=("kind", "ordinal", "verdict", "state", *_columns(types.Claim)),
 )
 COMPLETE_LEASE = _call("complete_lease", _CLAIM, {"p_result": "jsonb"})
+COMPLETE_LEASES = _call(
+    "complete_leases", {"p_lease_ids": "uuid[]", "p_tokens": "bigint[]"}, row=types.Settled
+)
 FAIL_LEASE = _call(
     "fail_lease",
     {**_CLAIM, "p_error": "jsonb"},

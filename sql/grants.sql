@@ -40,6 +40,7 @@ grant execute on function
   hwqueue.claim_task(text[], uuid, bigint, int, text[], interval, int),
   hwqueue.settle_and_claim(uuid, bigint, jsonb, text[], int, text[], interval, int),
   hwqueue.complete_lease(uuid, bigint, jsonb, int),
+  hwqueue.complete_leases(uuid[], bigint[], int),
   hwqueue.fail_lease(uuid, bigint, jsonb, boolean, timestamptz, int),
   hwqueue.release_lease(uuid, bigint, interval, int),
   hwqueue.extend_claim(uuid, bigint, interval, int),

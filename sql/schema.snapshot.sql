@@ -210,6 +210,66 @@ CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack
   from jsonb_array_elements(p_preferred) p
 $$;
 
+CREATE TABLE hwqueue.node_state (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    profile_id bigint,
+    is_plain boolean DEFAULT false NOT NULL,
+    is_counted boolean DEFAULT false NOT NULL,
+    heartbeat_timeout interval,
+    pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
+    server_started_at timestamp with time zone,
+    CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
+)
+WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
+
+COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set something aside';
+
+COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
+
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
+
+CREATE TABLE hwqueue.ready (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    eligible_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
+
+CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
+    update hwqueue.node_state s set seen_at = p_now where s.shard_id = p_shard and s.node_id = p_state.node_id;
+  end if;
+  if p_entry.lease_id is null then
+    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
+    perform hwqueue.mark_waiting(p_queue_ids, p_now, p_shard);
+  elsif p_moves then
+    perform hwqueue.move_horizon(p_drawn, p_shard);
+    perform hwqueue.move_low_water(p_entry.queue_id, 0, p_entry.tier, p_entry.rank, p_shard);
+  end if;
+end
+$$;
+
 CREATE TABLE hwqueue.queue (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -362,6 +422,22 @@ begin
       jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
   end if;
   return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1 or hwqueue.check_queue_names(p_queues);
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1 or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
+     or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 10000 then
+    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must be lists of the same length, of at most 10000',
+      jsonb_build_object('field', 'p_lease_ids'), 'give each lease''s claim_token at the same place as its lease_id');
+  end if;
+  if array_position(p_lease_ids, null) is not null or array_position(p_tokens, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must not contain null', jsonb_build_object('field', 'p_lease_ids'),
+      'pass both as claim_task gave them');
+  end if;
 end
 $$;
 
@@ -740,99 +816,110 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
     AS $$
 declare
   v_moves boolean := hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
-  v_queue record;
+  v_front record;
   v_queue_ids int[];
   v_now timestamptz;
   v_generation bigint;
-  v_is_plain boolean;
-  v_left int := p_qty;
-  v_places tid[];
-  v_pick record;
-  v_entry hwqueue.ready;
-  v_taken record;
-  v_grant record;
   v_node hwqueue.node;
   v_load hwqueue.node_load;
+  v_room hwqueue.headroom;
+  v_is_plain boolean;
+  v_at_mark boolean;
+  v_left int;
+  v_places tid[];
+  v_entry hwqueue.ready;
+  v_taken record;
+  v_timeout interval;
   v_changed boolean := false;
 begin
-  if not hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then
-    return;  -- never: it refuses
-  end if;
+  v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   if v_state.node_epoch is distinct from p_epoch then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
-  v_queue := hwqueue.only_queue(p_queues, p_shard);
-  v_queue_ids := case when v_queue.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_queue.queue_id] end;
-  v_now := hwqueue.clock();
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
-  v_is_plain := v_state.is_plain and v_queue.queue_id <> all (v_state.pinned_queues);
+  v_now := hwqueue.clock();
+  select q.* into v_front
+  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_now, p_shard) q;
+  v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
+  if v_front.is_due is distinct from false then
+    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
+  end if;
+  v_is_plain := v_state.is_plain and v_front.queue_id <> all (v_state.pinned_queues);
   if v_state.is_counted then
     v_node := hwqueue.read_node(p_node, p_shard);
     v_load := hwqueue.read_load(p_node, p_shard);
+    v_room := hwqueue.node_headroom(v_node, v_load);
   end if;
-  perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
+  v_at_mark := v_is_plain and v_front.is_first and v_front.is_due = false
+    and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
+    and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
   score := 0;
+  queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
-    if v_is_plain then
-      v_places := hwqueue.take_front(v_state.profile_id, v_state.classes_seen, v_queue.queue_id, p_tasks, v_queue.window_size,
-        case when v_state.is_counted then hwqueue.node_headroom(v_node, v_load) end,
-        case when v_state.is_counted then 1 else v_left end, v_now, p_shard);
+    v_places := case when v_at_mark and v_left > 1 and not v_state.is_counted then
+      hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
+        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1, v_left, v_now, p_shard) end;
+    if v_at_mark is distinct from true or v_places = '{}' then
+      select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
+      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard) p;
+      exit when v_places = '{}';
     end if;
-    if v_is_plain is distinct from true or v_places = '{}' then
-      v_is_plain := false;
-      v_pick := hwqueue.pick_leases(v_state, v_load, v_queue_ids, p_tasks, v_left, v_now, p_shard);
-      v_places := v_pick.places;
-      score := v_pick.score;
-    end if;
-    exit when v_places = '{}';
-    v_left := v_left - cardinality(v_places);
     if cardinality(v_places) > 1 then
       select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1];
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
         from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
+      v_left := v_left - cardinality(v_places);
       continue;
     end if;
-    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    delete from hwqueue.ready r where r.ctid = coalesce(v_places[1], (
+      select x.ctid from hwqueue.ready x
+      where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
+        and x.position between v_front.position and v_front.position + v_front.window_size - 1
+        and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
+      order by x.position limit 1 for update skip locked))
+    returning r.* into v_entry;
+    v_at_mark := false;
+    continue when v_entry.lease_id is null;
+    v_left := v_left - 1;
+    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
+    into task_name, params, headers, v_timeout
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
     if v_state.is_counted then
       v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
       v_load := v_taken.p_load;
       assignment := v_taken.assignment;
       v_changed := v_changed or assignment is not null;
+      v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
     end if;
-    v_grant := hwqueue.grant_lease(v_entry, p_node, v_state.node_epoch, assignment, p_claim_timeout, v_generation, v_now, p_shard,
-                                   v_queue.name, v_queue.claim_timeout);
+    if v_front.queue_id is null then
+      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout
+      from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
+    end if;
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
     attempt := v_entry.attempt_count + 1;
-    queue := v_grant.queue;
-    task_name := v_grant.task_name;
-    params := v_grant.params;
-    headers := v_grant.headers;
-    expires_at := v_grant.expires_at;
+    expires_at := v_now + v_timeout;
+    insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                               claimed_at, expires_at, check_at, assignment)
+    values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
+            v_now, expires_at, expires_at, assignment);
     return next;
   end loop;
   if v_changed then
     perform hwqueue.write_load(v_load);
   end if;
-  if v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    update hwqueue.node_state s set seen_at = v_now where s.shard_id = p_shard and s.node_id = p_node;
-  end if;
-  if v_left = p_qty then
-    -- nothing to do: the time to look after what nobody settled, should no one call reap
-    perform hwqueue.reap_claims(5, p_node, v_now, p_shard), hwqueue.reap_deadlines(20, v_now, p_shard);
-    perform hwqueue.mark_waiting(v_queue_ids, v_now, p_shard);
-  elsif v_moves then
-    perform hwqueue.move_horizon(v_drawn, p_shard);
-    perform hwqueue.move_low_water(v_entry.queue_id, 0, v_entry.tier, v_entry.rank, p_shard);
+  if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    perform hwqueue.after_claim(v_state, v_queue_ids, case when v_left < p_qty then v_entry end, v_moves, v_drawn, v_now, p_shard);
   end if;
 end
 $$;
@@ -951,63 +1038,72 @@ CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result js
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     AS $$
+declare
+  v_result jsonb := nullif(p_result, 'null');
 begin
-  if p_result is null and current_setting('transaction_isolation') = 'read committed'
-     and hwqueue.complete_plain(p_lease, p_token, null, p_shard) then
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform hwqueue.require_read_committed();
+  end if;
+  if v_result is not null then
+    perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
+  end if;
+  if hwqueue.finish_claim(p_lease, p_token, null, true, v_result, p_shard) then
     return 'completed';
   end if;
-  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', p_result), p_shard);
+  -- a peek: if the claim moves before the locks are held, its token will not match any more
+  perform 1 from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = (
+    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token)
+  for no key update;
+  if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
+    return 'completed';
+  end if;
+  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', v_result), p_shard);
 end
 $$;
 
-CREATE FUNCTION hwqueue.complete_plain(p_lease uuid, p_token bigint, p_node uuid, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
+CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     AS $$
 declare
-  v_claim hwqueue.claim;
+  v_nodes uuid[];
+  v_done int[];
+  v_token bigint;
 begin
-  delete from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.assignment is null
-    and (p_node is null or c.node_id = p_node)
-  returning c.* into v_claim;
-  if not found then
-    return false;
+  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens);
+  -- a peek: if a claim moves before the locks are held, its token will not match any more
+  v_nodes := array(
+    select distinct c.node_id
+    from unnest(p_lease_ids) i(lease_id)
+    cross join lateral (
+      select x.node_id from hwqueue.claim x
+      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.assignment is not null offset 0) c);
+  if v_nodes <> '{}' then
+    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
   end if;
-  perform hwqueue.finish_completed(v_claim, null, hwqueue.clock(), p_shard);
-  return true;
-end
-$$;
-
-CREATE FUNCTION hwqueue.complete_plain_batch(p_settle jsonb, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid)
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return query
-    with item as (
-      select min(e.ordinality)::int as ordinal, (e.value ->> 'lease_id')::uuid as lease_id, (e.value ->> 'claim_token')::bigint as claim_token
-      from jsonb_array_elements(p_settle) with ordinality e
-      group by 2, 3 order by 2
-    ), ended as (
-      -- fences (offset 0) and places: by key, item for item. How many there are is in no statistics, and the planner might read all
-      -- claims or leases there are
-      delete from hwqueue.claim c using item i
-      cross join lateral (
-        select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
-      where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and c.node_id = p_node and c.assignment is null
-      returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.claimed_at
-    ), record as (
-      update hwqueue.lease l
-      set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = p_node, claimed_at = e.claimed_at,
-          finished_at = p_now, result = null
-      from ended e
-      cross join lateral (
-        select x.ctid as place from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) p
-      where l.ctid = p.place
-    ), noted as (
-      insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-      select p_shard, e.queue_id, 'completed', p_now, e.lease_id from ended e
-    )
-    select e.ordinal, e.lease_id from ended e;
+  v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, null, p_shard);
+  if cardinality(v_done) = cardinality(p_lease_ids) then
+    return;
+  end if;
+  shard_id := p_shard;
+  for ordinal, lease_id, v_token in
+    select i.ordinality, i.lease_id, i.claim_token
+    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    where i.ordinality <> all (v_done)
+    order by i.lease_id, i.ordinality
+  loop
+    continue when hwqueue.finish_claim(lease_id, v_token, null, false, null, p_shard);
+    select case w.verdict when 'unknown' then 'lost' else w.verdict end, w.state into verdict, state
+    from hwqueue.why_not_settled(lease_id, v_token, (
+      select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = complete_leases.lease_id), p_shard) w;
+    return next;
+  end loop;
 end
 $$;
 
@@ -1539,8 +1635,7 @@ CREATE TABLE hwqueue.lease (
     claimed_at timestamp with time zone,
     finished_at timestamp with time zone,
     result jsonb,
-    error jsonb,
-    CONSTRAINT lease_state_check CHECK ((state = ANY (ARRAY['open'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+    error jsonb
 )
 WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -1603,16 +1698,70 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.finish_completed(p_claim hwqueue.claim, p_result jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_result jsonb, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
+declare
+  v_claim hwqueue.claim;
+  v_now timestamptz;
 begin
+  delete from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
+    and (p_node is null or c.node_id = p_node)
+  returning c.* into v_claim;
+  if not found then
+    return false;
+  end if;
+  if v_claim.assignment is not null then
+    perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
+  end if;
+  v_now := hwqueue.clock();  -- after the first write: the marks of reap rest on it
   update hwqueue.lease l
-  set state = 'completed', attempt_count = p_claim.attempt, claim_token = p_claim.claim_token, node_id = p_claim.node_id,
-      claimed_at = p_claim.claimed_at, finished_at = p_now, result = p_result
-  where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
+  set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
+      claimed_at = v_claim.claimed_at, finished_at = v_now, result = p_result
+  where l.shard_id = p_shard and l.lease_id = p_lease;
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-  values (p_shard, p_claim.queue_id, 'completed', p_now, p_claim.lease_id);
+  values (p_shard, v_claim.queue_id, 'completed', v_now, p_lease);
+  return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_now timestamptz;
+  v_done int[];
+begin
+  perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
+  v_now := hwqueue.clock();
+  with item as (
+    select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
+    from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    group by i.lease_id, i.claim_token order by i.lease_id
+  ), ended as (
+    -- fences (offset 0) and places: by key, item for item. How many there are is in no statistics, and the planner might read all
+    -- claims or leases there are
+    delete from hwqueue.claim c using item i
+    cross join lateral (
+      select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
+    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and (p_node is null or c.node_id = p_node)
+      and c.assignment is null
+    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
+  ), record as (
+    update hwqueue.lease l
+    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id, claimed_at = e.claimed_at,
+        finished_at = v_now, result = null
+    from ended e
+    cross join lateral (
+      select x.ctid as place from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) p
+    where l.ctid = p.place
+  ), noted as (
+    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
+    select p_shard, e.queue_id, 'completed', v_now, e.lease_id from ended e
+  )
+  select array_agg(e.ordinal) into v_done from ended e;
+  return coalesce(v_done, '{}');
 end
 $$;
 
@@ -1789,44 +1938,6 @@ begin
 end
 $$;
 
-CREATE TABLE hwqueue.ready (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    eligible_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
-
-CREATE FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, INOUT queue text, INOUT queue_timeout interval, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_timeout interval;
-begin
-  if queue is null then
-    select q.name, q.claim_timeout into queue, queue_timeout
-    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
-  end if;
-  select l.task_name, l.params, l.headers, l.claim_timeout into task_name, params, headers, v_timeout
-  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_entry.lease_id;
-  v_timeout := coalesce(v_timeout, p_claim_timeout, queue_timeout);
-  expires_at := p_now + v_timeout;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                             claimed_at, expires_at, check_at, assignment)
-  values (p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, p_epoch, (p_generation << 40) + p_entry.claim_count + 1,
-          p_entry.attempt_count + 1, v_timeout, p_now, expires_at, expires_at, p_assignment);
-end
-$$;
-
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1960,32 +2071,6 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
   select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
          or p_node.custom <> '{}'
 $$;
-
-CREATE TABLE hwqueue.node_state (
-    shard_id integer NOT NULL,
-    node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    seen_at timestamp with time zone NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    profile_id bigint,
-    is_plain boolean DEFAULT false NOT NULL,
-    is_counted boolean DEFAULT false NOT NULL,
-    heartbeat_timeout interval,
-    pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
-    generation bigint DEFAULT 0 NOT NULL,
-    server_started_at timestamp with time zone,
-    CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
-)
-WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
-
-COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set something aside';
-
-COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
-
-COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2509,52 +2594,56 @@ begin
 end
 $$;
 
-CREATE TABLE hwqueue.profile_queue (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    classes bigint[] NOT NULL,
-    task_names text[] NOT NULL,
-    most_cpu_milli bigint NOT NULL,
-    most_memory_mib bigint NOT NULL,
-    is_even boolean NOT NULL,
-    classes_seen xid8 NOT NULL
-);
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
-
-COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
-
-CREATE FUNCTION hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 begin
-  if cardinality(p_eligible.classes) <= 200 then
+  if cardinality(p_classes) <= 200 then
     return array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_to and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
       and r.position between p_from and p_to
       and exists (select 1 from hwqueue.profile_eligibility e
-                  where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
                     and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
                     and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
       and (r.deadline is null or r.deadline > p_now)
     order by r.position limit p_limit
     for update skip locked);
 end
+$$;
+
+CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, rank bigint, "position" bigint, is_first boolean, is_due boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
+         w.ranks[1], w.positions[1],
+         e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+           and not exists (
+             select from hwqueue.placement_class c
+             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1)
+           and not exists (
+             select from hwqueue.ready r
+             where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
+             order by r.rank, r.position limit 1),
+         exists (
+           select from hwqueue.scheduled s
+           where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at <= p_now
+             and s.available_at >= coalesce(w.scheduled_from, '-infinity')
+           order by s.available_at limit 1)
+  from hwqueue.queue q
+  left join hwqueue.profile_queue e on e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = q.queue_id
+  left join lateral (
+    select m.tiers, m.ranks, m.positions, m.scheduled_from from hwqueue.low_water m
+    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
+  where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
 CREATE FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2682,8 +2771,9 @@ begin
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, scheduled_from, tiers, ranks, positions, moved)
   select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
+         coalesce((select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity'),
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (
@@ -3354,18 +3444,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.only_queue(p_queues text[], p_shard integer, OUT queue_id integer, OUT window_size integer, OUT claim_timeout interval, OUT name text) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if cardinality(p_queues) = 1 then
-    select q.queue_id, q.window_size, q.claim_timeout, q.name into queue_id, window_size, claim_timeout, name
-    from hwqueue.queue q
-    where q.shard_id = p_shard and q.name = p_queues[1] and q.dropped_at is null and q.paused_at is null;
-  end if;
-end
-$$;
-
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -3574,6 +3652,22 @@ begin
     end if;
     exit when places <> '{}' or not v_judged.more;
   end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+begin
+  score := 0;
+  if p_is_plain then
+    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_room,
+                                 case when p_state.is_counted then 1 else p_limit end, p_now, p_shard);
+  end if;
+  p_is_plain := places <> '{}';
+  if p_is_plain is distinct from true then
+    select p.places, p.score into places, score from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, p_now, p_shard) p;
+  end if;
 end
 $$;
 
@@ -4751,6 +4845,28 @@ CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS in
     * (1 - random() * (p_retry ->> 'jitter')::double precision)) end
 $$;
 
+CREATE TABLE hwqueue.profile_queue (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    classes bigint[] NOT NULL,
+    task_names text[] NOT NULL,
+    most_cpu_milli bigint NOT NULL,
+    most_memory_mib bigint NOT NULL,
+    is_even boolean NOT NULL,
+    classes_seen xid8 NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
+
+COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
+
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4828,7 +4944,9 @@ declare
   v_epoch bigint;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
-  perform hwqueue.require_read_committed();
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform hwqueue.require_read_committed();
+  end if;
   if not v_is_plain then
     perform hwqueue.check_settlements(p_settle, p_shard);
   end if;
@@ -4843,17 +4961,18 @@ begin
   shard_id := p_shard;
   if v_is_plain and v_count = 1 then
     lease_id := p_settle #>> '{0,lease_id}';
-    if hwqueue.complete_plain(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, p_shard) then
-      ordinal := 1;
+    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, true, null, p_shard) then
       v_done := '{1}';
-      return next;
     end if;
   elsif v_is_plain and v_count > 1 then
-    for ordinal, lease_id in select d.ordinal, d.lease_id from hwqueue.complete_plain_batch(p_settle, p_node, hwqueue.clock(), p_shard) d loop
-      v_done := v_done || ordinal;
-      return next;
-    end loop;
+    v_done := (
+      select hwqueue.finish_claims(array_agg((i.value ->> 'lease_id')::uuid), array_agg((i.value ->> 'claim_token')::bigint), p_node, p_shard)
+      from jsonb_array_elements(p_settle) i);
   end if;
+  foreach ordinal in array v_done loop
+    lease_id := p_settle -> (ordinal - 1) ->> 'lease_id';
+    return next;
+  end loop;
   if cardinality(v_done) < v_count then
     return query
       select 'settled', r.ordinal, r.lease_id, r.verdict, r.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
@@ -4884,8 +5003,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.remove_claim(p_lease, p_shard);
-      perform hwqueue.finish_completed(v_claim, nullif(p_settlement -> 'result', 'null'), p_now, p_shard);
+      perform hwqueue.finish_claim(p_lease, p_token, null, false, nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
@@ -5226,7 +5344,7 @@ CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_q
     LANGUAGE plpgsql
     AS $$
 declare
-  v_reach int := greatest(p_window, p_limit) - 1;
+  v_reach int := greatest(p_window, 8 * p_limit) - 1;
   v_eligible hwqueue.profile_queue;
   v_tier smallint;
   v_rank bigint;
@@ -5266,7 +5384,8 @@ begin
       order by r.tier, r.rank, r.position limit 1;
     end if;
     if not found then
-      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
+                                       v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   if v_places = '{}' then
@@ -5276,8 +5395,8 @@ begin
       return '{}';
     end if;
     if v_marks <> 1 or (v_front.tier, v_front.rank) <> (v_tier, v_rank) or v_front.position > v_position + v_reach then
-      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_front.tier, v_front.rank, v_front.position,
-                                       v_front.position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_front.tier, v_front.rank,
+                                       v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
     if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
       v_places := hwqueue.lock_heads(v_eligible.classes, p_limit, p_now, p_shard);
@@ -5650,11 +5769,14 @@ CREATE TABLE hwqueue.low_water (
     tiers smallint[] DEFAULT '{}'::smallint[] NOT NULL,
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL
+    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
+
+COMMENT ON COLUMN hwqueue.low_water.scheduled_from IS 'that of reap_mark when the marks were moved last';
 
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
@@ -5837,7 +5959,7 @@ ALTER TABLE ONLY hwqueue.shard
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (shard_id, check_at);
 
-CREATE INDEX claim_node ON hwqueue.claim USING btree (shard_id, node_id);
+CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id, shard_id);
 
 CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
 
@@ -5890,6 +6012,8 @@ REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) FROM PUBLIC;
@@ -5900,6 +6024,8 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
 
@@ -5964,9 +6090,9 @@ REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_re
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_plain(p_lease uuid, p_token bigint, p_node uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.complete_plain_batch(p_settle jsonb, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -6028,7 +6154,9 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_completed(p_claim hwqueue.claim, p_result jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -6048,8 +6176,6 @@ REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shar
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.grant_lease(p_entry hwqueue.ready, p_node uuid, p_epoch bigint, p_assignment jsonb, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, INOUT queue text, INOUT queue_timeout interval, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -6140,7 +6266,9 @@ REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_limit integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6207,8 +6335,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.only_queue(p_queues text[], p_shard integer, OUT queue_id integer, OUT window_size integer, OUT claim_timeout interval, OUT name text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
@@ -6226,6 +6352,8 @@ GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqu
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 

@@ -17,6 +17,9 @@ CLAIM = """
       p_queues => array[%s], p_node => %s, p_epoch => %s, p_qty => %s)
 """
 COMPLETE = "select hwqueue.complete_lease(p_lease => %s, p_token => %s)"
+COMPLETE_MANY = """
+    select lease_id, verdict from hwqueue.complete_leases(p_lease_ids => %s, p_tokens => %s)
+"""
 SETTLE_AND_CLAIM = """
     select kind, lease_id, claim_token, params from hwqueue.settle_and_claim(
       p_node => %s, p_epoch => %s, p_settle => %s, p_queues => array[%s], p_qty => %s)
@@ -64,8 +67,8 @@ class ClaimThenSettleSession:
             for lease, token, _ in claimed:
                 self._connection.execute(COMPLETE, [lease, token], prepare=True)
         elif claimed:
-            settled = Jsonb([completed(lease, token) for lease, token, _ in claimed])
-            settle_and_claim(self._connection, self._node, settled, 0)
+            leases, tokens, _ = zip(*claimed, strict=True)
+            self._connection.execute(COMPLETE_MANY, [list(leases), list(tokens)], prepare=True)
         return len(claimed)
 
     def close(self) -> None:

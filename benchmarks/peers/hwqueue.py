@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from psycopg.types.json import Jsonb
 from rich.console import Console
 
 from benchmarks.core import fill
@@ -13,7 +12,7 @@ from benchmarks.core.node import Node, register
 from benchmarks.core.payload import payload
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
-from benchmarks.core.sessions import CLAIM, COMPLETE, SETTLE_AND_CLAIM, completed
+from benchmarks.core.sessions import CLAIM, COMPLETE, COMPLETE_MANY
 from benchmarks.peers.packages import installed_version
 from benchmarks.peers.peer import ANY, Connection, SqlPeer, count
 from hwqueue.schema import upgrade
@@ -26,16 +25,14 @@ class Hwqueue(SqlPeer):
     """hwqueue; a kind is a label that the node must have.
 
     Attributes:
-        joined: Settle and claim in one call instead of claim_task and complete_lease.
         nodes_per_connection: A connection claims for so many nodes in turn.
         cpu_milli: What each lease needs; 0: capacity is not counted.
     """
 
     name: str = "hwqueue"
-    joined: bool = False
     nodes_per_connection: int = 1
     cpu_milli: int = 0
-    best_batch = 500
+    best_batch = 1000
     routes_by = "affinity_tags"
 
     def version(self) -> str:
@@ -62,8 +59,7 @@ class Hwqueue(SqlPeer):
         if self.cpu_milli:
             spec["capacity"] = {"cpu_milli": 64 * self.cpu_milli}
         nodes = [register(dsn, first + more, **spec) for more in range(self.nodes_per_connection)]
-        opened = JoinedHwqueueJobs if self.joined else HwqueueJobs
-        return opened(dsn, nodes, self.lease(kind))
+        return HwqueueJobs(dsn, nodes, self.lease(kind))
 
     def lease(self, kind: str = ANY) -> Lease:
         """A lease of a kind, as spawn_leases takes it."""
@@ -74,7 +70,7 @@ class Hwqueue(SqlPeer):
 
 
 class HwqueueJobs(Connection):
-    """See `Jobs`; claims with claim_task, settles with complete_lease or a batch in one call."""
+    """See `Jobs`; settles one with complete_lease, a batch with complete_leases."""
 
     def __init__(self, dsn: str, nodes: list[Node], lease: Lease) -> None:
         super().__init__(dsn)
@@ -98,32 +94,5 @@ class HwqueueJobs(Connection):
         if len(claimed) == 1:
             self.connection.execute(COMPLETE, claimed[0], prepare=True)
         elif claimed:
-            self._settle_and_claim(claimed, 0)
-
-    def _settle_and_claim(self, settle: list[Any], quantity: int) -> list[tuple[Any, ...]]:
-        settled = Jsonb([completed(lease, token) for lease, token in settle])
-        values = [self._node.node_id, self._node.epoch, settled, QUEUE, quantity]
-        return self.connection.execute(SETTLE_AND_CLAIM, values, prepare=True).fetchall()
-
-
-class JoinedHwqueueJobs(HwqueueJobs):
-    """See `Jobs`; what was claimed is settled by the call that claims the next."""
-
-    def __init__(self, dsn: str, nodes: list[Node], lease: Lease) -> None:
-        super().__init__(dsn, nodes, lease)
-        self._held: list[Any] = []
-
-    def claim(self, quantity: int) -> list[Any]:
-        """Settle what is held, claim more."""
-        rows = self._settle_and_claim(self._held, quantity)
-        self._held = []
-        return [(lease, token) for kind, lease, token, _ in rows if kind == "claimed"]
-
-    def complete(self, claimed: list[Any]) -> None:
-        """Keep it for the next call."""
-        self._held = claimed
-
-    def close(self) -> None:
-        """Settle what is held and close the connection."""
-        self._settle_and_claim(self._held, 0)
-        super().close()
+            leases, tokens = zip(*claimed, strict=True)
+            self.connection.execute(COMPLETE_MANY, [list(leases), list(tokens)], prepare=True)

@@ -6,7 +6,6 @@ batches, one call claims a batch and one completes it. hwqueue's own best is set
 """
 
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Annotated
@@ -88,7 +87,7 @@ def _sides(found: AtHand, batch: int | None) -> dict[str, Peer]:
     """Who takes part: hwqueue and those that have such batches; None: each at its best."""
     own = Hwqueue()
     able = [one for one in found.peers if batch is None or batch <= one.best_batch]
-    return {own.name: replace(own, joined=batch is None), **{one.name: one for one in able}}
+    return {own.name: own, **{one.name: one for one in able}}
 
 
 def _figures(cell: str, loads: dict[str, list[Load]], aim: Aim) -> list[Figure]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+
+from psycopg.types.numeric import Int8
 
 from hwqueue.calls import Call
 from hwqueue.client._json import aware, check_text, jsonb
@@ -13,11 +15,13 @@ from hwqueue.errors import BadArgument
 
 _WANTED: Mapping[str, str] = {
     "uuid": "a UUID or its text",
+    "uuid[]": "a list of UUIDs or their texts",
     "text": "a str",
     "text[]": "a list of str",
     "boolean": "True or False",
     "integer": "an int of at most 32 bits",
     "bigint": "an int of at most 64 bits",
+    "bigint[]": "a list of ints of at most 64 bits",
     "interval": "a timedelta",
     "timestamp with time zone": "a datetime with a time zone",
     "jsonb": "JSON other than None",
@@ -58,6 +62,10 @@ def _uuid(value: Any, field: str) -> UUID:
         raise _refused(field, value, "uuid") from None
 
 
+def _uuids(value: Any, field: str) -> list[UUID]:
+    return [_uuid(member, each) for member, each in _members(value, field, "uuid[]")]
+
+
 def _text(value: Any, field: str) -> str:
     if not isinstance(value, str):
         raise _refused(field, value, "text")
@@ -66,9 +74,14 @@ def _text(value: Any, field: str) -> str:
 
 
 def _texts(value: Any, field: str) -> list[str]:
+    return [_text(member, each) for member, each in _members(value, field, "text[]")]
+
+
+def _members(value: Any, field: str, sql_type: str) -> Iterator[tuple[Any, str]]:
+    """The members of a list, each with its name."""
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise _refused(field, value, "text[]")
-    return [_text(member, f"{field}[{index}]") for index, member in enumerate(value)]
+        raise _refused(field, value, sql_type)
+    return ((member, f"{field}[{index}]") for index, member in enumerate(value))
 
 
 def _boolean(value: Any, field: str) -> bool:
@@ -87,6 +100,11 @@ def _bigint(value: Any, field: str) -> int:
     if not _fits(value, 63):
         raise _refused(field, value, "bigint")
     return int(value)
+
+
+def _bigints(value: Any, field: str) -> list[Int8]:
+    # Int8: small numbers would go as smallint[], which is not taken for bigint[]
+    return [Int8(_bigint(member, each)) for member, each in _members(value, field, "bigint[]")]
 
 
 def _fits(value: Any, bits: int) -> bool:
@@ -108,11 +126,13 @@ def _time(value: Any, field: str) -> datetime:
 
 _ENCODERS: Mapping[str, Callable[[Any, str], Any]] = {
     "uuid": _uuid,
+    "uuid[]": _uuids,
     "text": _text,
     "text[]": _texts,
     "boolean": _boolean,
     "integer": _integer,
     "bigint": _bigint,
+    "bigint[]": _bigints,
     "interval": _interval,
     "timestamp with time zone": _time,
     "jsonb": jsonb,

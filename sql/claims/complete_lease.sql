@@ -6,11 +6,26 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off
 as $$
+declare
+  v_result jsonb := nullif(p_result, 'null');
 begin
-  if p_result is null and current_setting('transaction_isolation') = 'read committed'
-     and hwqueue.complete_plain(p_lease, p_token, null, p_shard) then
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform hwqueue.require_read_committed();
+  end if;
+  if v_result is not null then
+    perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
+  end if;
+  if hwqueue.finish_claim(p_lease, p_token, null, true, v_result, p_shard) then
     return 'completed';
   end if;
-  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', p_result), p_shard);
+  -- a peek: if the claim moves before the locks are held, its token will not match any more
+  perform 1 from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = (
+    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token)
+  for no key update;
+  if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
+    return 'completed';
+  end if;
+  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', v_result), p_shard);
 end
 $$;

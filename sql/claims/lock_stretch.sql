@@ -19,28 +19,28 @@ begin
 end
 $$;
 
--- Locks the oldest entries of a tier and rank between two positions whose classes are among p_eligible.classes; gives their places.
--- When that list is too long to be complete, each entry's class is looked up.
+-- Locks the oldest entries of a tier and rank between two positions whose classes are among p_classes; gives their places. When that
+-- list is too long to be complete (201), each entry's class is looked up.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_stretch(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
-  p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
+  p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 begin
-  if cardinality(p_eligible.classes) <= 200 then
+  if cardinality(p_classes) <= 200 then
     return array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_to and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   end if;
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
       and r.position between p_from and p_to
       and exists (select 1 from hwqueue.profile_eligibility e
-                  where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
                     and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
                     and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
       and (r.deadline is null or r.deadline > p_now)

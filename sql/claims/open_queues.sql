@@ -17,21 +17,6 @@ begin
 end
 $$;
 
--- The only queue of a claim, if it names one and that is open; else null.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.only_queue(p_queues text[], p_shard int, out queue_id int, out window_size int, out claim_timeout interval,
-                                              out name text)
-language plpgsql stable
-as $$
-begin
-  if cardinality(p_queues) = 1 then
-    select q.queue_id, q.window_size, q.claim_timeout, q.name into queue_id, window_size, claim_timeout, name
-    from hwqueue.queue q
-    where q.shard_id = p_shard and q.name = p_queues[1] and q.dropped_at is null and q.paused_at is null;
-  end if;
-end
-$$;
-
 -- Checks a list of queue names; true, so that it can stand in an expression.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
 create or replace function hwqueue.check_queue_names(p_queues text[]) returns boolean

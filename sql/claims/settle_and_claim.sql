@@ -17,7 +17,9 @@ declare
   v_epoch bigint;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
-  perform hwqueue.require_read_committed();
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform hwqueue.require_read_committed();
+  end if;
   if not v_is_plain then
     perform hwqueue.check_settlements(p_settle, p_shard);
   end if;
@@ -32,17 +34,18 @@ begin
   shard_id := p_shard;
   if v_is_plain and v_count = 1 then
     lease_id := p_settle #>> '{0,lease_id}';
-    if hwqueue.complete_plain(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, p_shard) then
-      ordinal := 1;
+    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, true, null, p_shard) then
       v_done := '{1}';
-      return next;
     end if;
   elsif v_is_plain and v_count > 1 then
-    for ordinal, lease_id in select d.ordinal, d.lease_id from hwqueue.complete_plain_batch(p_settle, p_node, hwqueue.clock(), p_shard) d loop
-      v_done := v_done || ordinal;
-      return next;
-    end loop;
+    v_done := (
+      select hwqueue.finish_claims(array_agg((i.value ->> 'lease_id')::uuid), array_agg((i.value ->> 'claim_token')::bigint), p_node, p_shard)
+      from jsonb_array_elements(p_settle) i);
   end if;
+  foreach ordinal in array v_done loop
+    lease_id := p_settle -> (ordinal - 1) ->> 'lease_id';
+    return next;
+  end loop;
   if cardinality(v_done) < v_count then
     return query
       select 'settled', r.ordinal, r.lease_id, r.verdict, r.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,

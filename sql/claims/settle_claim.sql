@@ -19,8 +19,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.remove_claim(p_lease, p_shard);
-      perform hwqueue.finish_completed(v_claim, nullif(p_settlement -> 'result', 'null'), p_now, p_shard);
+      perform hwqueue.finish_claim(p_lease, p_token, null, false, nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then

@@ -9,7 +9,7 @@ create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_see
 language plpgsql volatile
 as $$
 declare
-  v_reach int := greatest(p_window, p_limit) - 1;
+  v_reach int := greatest(p_window, 8 * p_limit) - 1;
   v_eligible hwqueue.profile_queue;
   v_tier smallint;
   v_rank bigint;
@@ -49,7 +49,8 @@ begin
       order by r.tier, r.rank, r.position limit 1;
     end if;
     if not found then
-      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_tier, v_rank, v_position, v_position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
+                                       v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   if v_places = '{}' then
@@ -59,8 +60,8 @@ begin
       return '{}';
     end if;
     if v_marks <> 1 or (v_front.tier, v_front.rank) <> (v_tier, v_rank) or v_front.position > v_position + v_reach then
-      v_places := hwqueue.lock_stretch(v_eligible, p_tasks, p_room, v_front.tier, v_front.rank, v_front.position,
-                                       v_front.position + v_reach, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_front.tier, v_front.rank,
+                                       v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
     if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
       v_places := hwqueue.lock_heads(v_eligible.classes, p_limit, p_now, p_shard);

@@ -51,3 +51,22 @@ as $$
               select e.key, p_sign * e.value::bigint from jsonb_each(p_others) e) a
         group by a.key) n
 $$;
+
+-- Sets aside on a node what a class needs.
+-- Locks: none, the caller holds node_state and writes p_load back. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard int, inout p_load hwqueue.node_load,
+                                             out assignment jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_taken record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_taken := hwqueue.take_room(v_class, p_node,
+    case when v_class.gpu_count > 0 then hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
+      hwqueue.node_headroom(p_node, p_load)) end, p_load);
+  p_load := v_taken.p_load;
+  assignment := v_taken.assignment;
+end
+$$;

@@ -36,7 +36,6 @@ def file_of(peer: str) -> Path | None:
 
 QUEUES: list[SqlPeer] = [
     Hwqueue(),
-    Hwqueue("hwqueue-joined", joined=True),
     Hwqueue("hwqueue-counted", cpu_milli=1000, nodes_per_connection=3),
     Naive(),
     Procrastinate(),

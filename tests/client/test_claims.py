@@ -81,6 +81,18 @@ async def test_completing(client: AsyncClient, queue: str, node: Node) -> None:
         await client.complete_lease(claim.lease_id, claim.claim_token)
 
 
+async def test_many_are_completed_by_one_call(client: AsyncClient, queue: str, node: Node) -> None:
+    claims = [await claim_one(client, queue, node) for _ in range(3)]
+    pairs = [(claim.lease_id, claim.claim_token) for claim in claims]
+    assert await client.complete_leases(pairs[:2]) == []
+    left = await client.complete_leases(pairs)
+    assert [(row.ordinal, row.verdict, row.state) for row in left] == [
+        (1, "finished", "completed"),
+        (2, "finished", "completed"),
+    ]
+    assert await client.complete_leases([]) == []
+
+
 async def test_failing_and_releasing(client: AsyncClient, queue: str, node: Node) -> None:
     claim = await claim_one(client, queue, node)
     state = await client.release_lease(claim.lease_id, claim.claim_token)

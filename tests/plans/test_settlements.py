@@ -62,6 +62,21 @@ def test_settling_and_claiming(api: Api) -> None:
     bounded(work, leases=11)
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_completing_many(api: Api, counted: bool) -> None:
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 10**6} if counted else {})
+    needs = {"resources": {"cpu_milli": 1}}
+    claims = [api.running(queue, node, placement=needs) for _ in range(10)]
+    with explained(api.conn) as work:
+        left = api.rows(
+            "complete_leases",
+            lease_ids=[claim["lease_id"] for claim in claims],
+            tokens=[claim["claim_token"] for claim in claims],
+        )
+    assert left == []
+    bounded(work, leases=10)
+
+
 def test_heartbeats(api: Api) -> None:
     queue, node = api.queue(), api.node()
     claims = [api.running(queue, node) for _ in range(20)]

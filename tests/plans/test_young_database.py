@@ -36,3 +36,21 @@ def test_claims_find_leases_by_key(api: Api, qty: int) -> None:
         settle = [settlement(claim) for claim in claims]
         api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
     assert work.rows_read("lease") <= 2 * qty  # found, then updated
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 10**6} if counted else {})
+    needs = {"resources": {"cpu_milli": 1}}
+    claims = [api.running(queue, node, placement=needs) for _ in range(5)]
+    for _ in range(MANY):
+        api.spawn(queue)
+        api.running(api.queue(), node)
+    with explained(api.conn) as work:
+        api.rows(
+            "complete_leases",
+            lease_ids=[claim["lease_id"] for claim in claims],
+            tokens=[claim["claim_token"] for claim in claims],
+        )
+    assert work.rows_read("lease") <= 2 * len(claims)  # found, then updated
+    assert work.rows_read("claim") <= 4 * len(claims)

@@ -19,6 +19,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "cancel_lease": LEASE,
     "claim_task": EPOCH | {"queues": ["q"]},
     "complete_lease": CLAIM,
+    "complete_leases": {"lease_ids": [], "tokens": []},
     "cordon_node": NODE,
     "deregister_node": NODE,
     "drain_node": NODE,

@@ -31,6 +31,7 @@ MAY_CALL: dict[str, set[str]] = {
     "claim_task": {WORKER, ADMIN},
     "settle_and_claim": {WORKER, ADMIN},
     "complete_lease": {WORKER, ADMIN},
+    "complete_leases": {WORKER, ADMIN},
     "fail_lease": {WORKER, ADMIN},
     "release_lease": {WORKER, ADMIN},
     "extend_claim": {WORKER, ADMIN},

@@ -19,6 +19,7 @@ from hwqueue.types import (
     Heartbeat,
     Json,
     LeaseState,
+    Settled,
     SettledAndClaimed,
     Settlement,
     SpawnOptions,
@@ -126,6 +127,29 @@ class AsyncClaims(AsyncCaller):
                 p_result=result,
                 p_shard=shard,
             )
+        )
+
+    async def complete_leases(
+        self, claims: Iterable[tuple[UUID | str, int]], *, shard: int = 0
+    ) -> list[Settled]:
+        """The work of many claims is done, none with a result: one call, one commit.
+
+        One that cannot be completed undoes none of the others.
+
+        Args:
+            claims: Each claim's `lease_id` and `claim_token`; at most 10,000.
+
+        Returns: What could not be completed, and why; `[]`: all is done.
+        Raises: BadArgument, IsolationLevel.
+        SQL: complete_leases. Safe inside your transaction: yes, like `complete_lease`.
+        """
+        pairs = list(claims)
+        return await self._rows(
+            calls.COMPLETE_LEASES,
+            Settled,
+            p_lease_ids=[lease_id for lease_id, _ in pairs],
+            p_tokens=[token for _, token in pairs],
+            p_shard=shard,
         )
 
     async def fail_lease(

@@ -1,0 +1,110 @@
+"""complete_leases: many claims are done, in one call."""
+
+from typing import Any
+
+import pytest
+from psycopg.types.numeric import Int8
+
+from tests.sql.api import NOBODY, Api, Row, settlement, token
+from tests.sql.test_plain_batches import NEEDS, every_verdict, finished
+
+ONE = Int8(1)
+
+
+def complete(api: Api, claims: list[Row]) -> dict[int, tuple[str, str | None]]:
+    """What was not completed: the verdict and the state by place in the list."""
+    rows = api.rows(
+        "complete_leases",
+        lease_ids=[claim["lease_id"] for claim in claims],
+        tokens=[Int8(claim["claim_token"]) for claim in claims],
+    )
+    for row in rows:
+        assert row["lease_id"] == claims[row["ordinal"] - 1]["lease_id"]
+    return {row["ordinal"]: (row["verdict"], row["state"]) for row in rows}
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
+def test_verdicts(api: Api, counted: bool) -> None:
+    """A token is enough: whose claim it is does not matter, as in complete_lease."""
+    node, claims, expected = every_verdict(api, counted)
+    foreign = expected.index(("bad_token", "claimed"), 1)
+    expected[foreign] = ("ok", "completed")
+    left = {n: verdict for n, verdict in enumerate(expected, 1) if verdict[0] != "ok"}
+    assert complete(api, claims) == left
+    assert api.used(node)["used"].get("cpu_milli", 0) == (10 if counted else 0)  # one goes on
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
+@pytest.mark.parametrize("size", [0, 1, 2, 30])
+def test_what_is_written(api: Api, counted: bool, size: int) -> None:
+    """The same as complete_lease writes, on however many nodes."""
+    queue = api.queue()
+    nodes = [api.node(capacity={"cpu_milli": 10**6} if counted else {}) for _ in range(3)]
+    claims = [api.running(queue, nodes[n % 3], **NEEDS) for n in range(size)]
+    one = api.running(queue, nodes[0], **NEEDS)
+    api.rows("complete_lease", **token(one))
+    assert complete(api, claims[::-1]) == {}
+    own = {"lease_id", "claim_token", "position", "created_at", "available_at", "claimed_at"}
+    own.add("node_id")
+    expected = {k: v for k, v in api.lease(one["lease_id"]).items() if k not in own}
+    for claim in claims:
+        lease = api.lease(claim["lease_id"])
+        assert {k: v for k, v in lease.items() if k not in own} == expected
+    assert finished(api, queue) == {c["lease_id"]: "completed" for c in [*claims, one]}
+    assert [api.used(node)["used"].get("cpu_milli", 0) for node in nodes] == [0, 0, 0]
+
+
+def test_one_claim_many_times(api: Api) -> None:
+    """Done once; the first mention counts."""
+    claim = api.running(api.queue())
+    done = ("finished", "completed")
+    assert complete(api, [claim] * 3) == {2: done, 3: done}
+
+
+def test_counted_and_uncounted_together(api: Api) -> None:
+    queue = api.queue()
+    counted, free = api.node(capacity={"cpu_milli": 100}), api.node()
+    claims = [api.running(queue, node, **NEEDS) for node in (counted, free, counted, free)]
+    gone = {"lease_id": NOBODY, "claim_token": 1}
+    assert complete(api, [*claims, gone]) == {5: ("lost", None)}
+    assert api.used(counted)["used"].get("cpu_milli", 0) == 0
+
+
+def test_a_settled_batch_says_the_same(api: Api) -> None:
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    assert complete(api, [claim]) == {}
+    (row,) = api.rows(
+        "settle_and_claim", **node.who, settle=[settlement(claim)], queues=[api.queue()], qty=0
+    )
+    assert (row["verdict"], row["state"]) == ("finished", "completed")
+
+
+@pytest.mark.parametrize(
+    ("leases", "tokens"),
+    [
+        ([NOBODY], []),
+        ([], [ONE]),
+        ([NOBODY, None], [ONE, ONE]),
+        ([NOBODY], [None]),
+        (None, [ONE]),
+        ([NOBODY], None),
+        ([[NOBODY]], [[ONE]]),
+        ([NOBODY] * 10_001, [ONE] * 10_001),
+    ],
+    ids=[
+        "no token",
+        "no lease",
+        "null lease",
+        "null token",
+        "nulls",
+        "no tokens",
+        "2d",
+        "too many",
+    ],
+)
+def test_lists_that_do_not_match(api: Api, leases: Any, tokens: Any) -> None:
+    before = api.contents()
+    refusal = api.refused("QHA01", "complete_leases", lease_ids=leases, tokens=tokens)
+    assert refusal.field == "p_lease_ids"
+    assert api.contents() == before
