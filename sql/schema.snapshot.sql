@@ -253,19 +253,21 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', auto
 
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
-CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     update hwqueue.node_state s set seen_at = p_now where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
-  if p_entry.lease_id is null then
+  if not p_granted then
     perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
     perform hwqueue.mark_waiting(p_queue_ids, p_now, p_shard);
   elsif p_moves then
     perform hwqueue.move_horizon(p_drawn, p_shard);
-    perform hwqueue.move_low_water(p_entry.queue_id, 0, p_entry.tier, p_entry.rank, p_shard);
+    if p_entry.lease_id is not null then
+      perform hwqueue.move_low_water(p_entry.queue_id, 0, p_entry.tier, p_entry.rank, p_shard);
+    end if;
   end if;
 end
 $$;
@@ -430,13 +432,17 @@ CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[])
     AS $$
 begin
   if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1 or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
-     or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 10000 then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must be lists of the same length, of at most 10000',
+     or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
+    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must be lists of the same length, of at most 1000',
       jsonb_build_object('field', 'p_lease_ids'), 'give each lease''s claim_token at the same place as its lease_id');
   end if;
-  if array_position(p_lease_ids, null) is not null or array_position(p_tokens, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must not contain null', jsonb_build_object('field', 'p_lease_ids'),
-      'pass both as claim_task gave them');
+  if array_position(p_lease_ids, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_lease_ids must not contain null', jsonb_build_object('field', 'p_lease_ids'),
+      'pass each lease_id as claim_task gave it');
+  end if;
+  if array_position(p_tokens, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_tokens must not contain null', jsonb_build_object('field', 'p_tokens'),
+      'pass each claim_token as claim_task gave it');
   end if;
 end
 $$;
@@ -840,7 +846,7 @@ declare
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if v_state.node_epoch is distinct from p_epoch then
+  if (v_state.node_epoch = p_epoch) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
@@ -919,7 +925,7 @@ begin
     perform hwqueue.write_load(v_load);
   end if;
   if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, case when v_left < p_qty then v_entry end, v_moves, v_drawn, v_now, p_shard);
+    perform hwqueue.after_claim(v_state, v_queue_ids, v_entry, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
   end if;
 end
 $$;
@@ -1058,7 +1064,8 @@ begin
   if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
     return 'completed';
   end if;
-  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', v_result), p_shard);
+  return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
+    else jsonb_build_object('outcome', 'complete', 'result', v_result) end, p_shard);
 end
 $$;
 
@@ -1073,37 +1080,41 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p
     AS $$
 declare
   v_nodes uuid[];
-  v_done int[];
-  v_token bigint;
+  v_is_counted boolean;
+  v_done int[] := '{}';
+  v_item record;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens);
-  -- a peek: if a claim moves before the locks are held, its token will not match any more
+  -- all of their nodes: what is set aside for a running claim may change until its node is held
   v_nodes := array(
     select distinct c.node_id
-    from unnest(p_lease_ids) i(lease_id)
+    from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
     cross join lateral (
       select x.node_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.assignment is not null offset 0) c);
-  if v_nodes <> '{}' then
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
+      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token offset 0) c);
+  perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
+  v_is_counted := exists (
+    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
+  if not v_is_counted then
+    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, null, p_shard);
   end if;
-  v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, null, p_shard);
-  if cardinality(v_done) = cardinality(p_lease_ids) then
-    return;
+  if cardinality(v_done) < cardinality(p_lease_ids) then
+    for v_item in
+      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
+      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
+    loop
+      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, null, false, null, p_shard) then
+        v_done := v_done || v_item.ordinal;
+      end if;
+    end loop;
+    return query
+      select i.ordinality::int, i.lease_id, case w.verdict when 'unknown' then 'lost' else w.verdict end, w.state, p_shard
+      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+      cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, (
+        select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id), p_shard) w
+      where i.ordinality <> all (v_done) order by i.ordinality;
   end if;
-  shard_id := p_shard;
-  for ordinal, lease_id, v_token in
-    select i.ordinality, i.lease_id, i.claim_token
-    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    where i.ordinality <> all (v_done)
-    order by i.lease_id, i.ordinality
-  loop
-    continue when hwqueue.finish_claim(lease_id, v_token, null, false, null, p_shard);
-    select case w.verdict when 'unknown' then 'lost' else w.verdict end, w.state into verdict, state
-    from hwqueue.why_not_settled(lease_id, v_token, (
-      select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = complete_leases.lease_id), p_shard) w;
-    return next;
-  end loop;
 end
 $$;
 
@@ -1532,15 +1543,16 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_mergejoin TO 'off'
     AS $$
 declare
-  v_claim hwqueue.claim;
   v_until timestamptz;
   v_why record;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token is distinct from p_token then
-    select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token for update;
+  if not found then
+    select w.verdict, w.state into v_why
+    from hwqueue.why_not_settled(p_lease, p_token, (
+      select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease), p_shard) w;
     perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
   end if;
   v_until := hwqueue.clock() + p_extend;
@@ -1715,7 +1727,7 @@ begin
   if v_claim.assignment is not null then
     perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
   end if;
-  v_now := hwqueue.clock();  -- after the first write: the marks of reap rest on it
+  v_now := hwqueue.clock();
   update hwqueue.lease l
   set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
       claimed_at = v_claim.claimed_at, finished_at = v_now, result = p_result
@@ -1730,11 +1742,9 @@ CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node
     LANGUAGE plpgsql
     AS $$
 declare
-  v_now timestamptz;
+  v_now timestamptz := hwqueue.clock();
   v_done int[];
 begin
-  perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
-  v_now := hwqueue.clock();
   with item as (
     select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
     from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
@@ -1832,7 +1842,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
@@ -1843,6 +1853,7 @@ begin
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = q.queue_id
+        and (r.tier, r.rank, r.position) >= (p_from_tier, p_from_rank, p_from_position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
     where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)
@@ -2552,24 +2563,35 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   order by q.name
 $$;
 
-CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
+declare
+  v_depth int := p_limit;
+  v_seen tid[];
+  v_places tid[];
 begin
-  return array(
-    select r.ctid
-    from (
+  loop
+    v_seen := array(
       select h.place
       from unnest(p_classes) k(class_id)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-        order by x.tier, x.rank, x.position limit p_limit
+          and (x.tier, x.rank, x.position) >= (p_from_tier, p_from_rank, p_from_position)
+        order by x.tier, x.rank, x.position limit v_depth
       ) h
-      order by h.tier, h.rank, h.position limit p_limit
-    ) c
-    join hwqueue.ready r on r.ctid = c.place
-    for update of r skip locked);
+      order by h.tier, h.rank, h.position limit v_depth);
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      -- by class again: what stood there may be gone, and another entry have its place
+      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.tier, r.rank, r.position limit p_limit
+      for update skip locked);
+    exit when v_places <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
+    v_depth := least(8 * v_depth, 16384);
+  end loop;
+  return v_places;
 end
 $$;
 
@@ -2626,22 +2648,21 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
          w.ranks[1], w.positions[1],
          e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
-           and not exists (
-             select from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1)
-           and not exists (
-             select from hwqueue.ready r
+           and (
+             select c.class_id from hwqueue.placement_class c
+             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
+           and (
+             select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1),
-         exists (
-           select from hwqueue.scheduled s
-           where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at <= p_now
-             and s.available_at >= coalesce(w.scheduled_from, '-infinity')
-           order by s.available_at limit 1)
+             order by r.rank, r.position limit 1) is null,
+         (select s.available_at from hwqueue.scheduled s
+          where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at <= p_now and s.available_at >= coalesce((
+            select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+          order by s.available_at limit 1) is not null
   from hwqueue.queue q
   left join hwqueue.profile_queue e on e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = q.queue_id
   left join lateral (
-    select m.tiers, m.ranks, m.positions, m.scheduled_from from hwqueue.low_water m
+    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
@@ -2771,9 +2792,8 @@ begin
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, scheduled_from, tiers, ranks, positions, moved)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
   select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
-         coalesce((select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity'),
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (
@@ -2906,7 +2926,7 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -2914,7 +2934,7 @@ declare
   v_head record;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_window, p_now, p_shard);
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from_tier, p_from_rank, p_from_position, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
     score := v_front.score;
@@ -2923,6 +2943,7 @@ begin
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
+                   and r.position >= case when (next_lane.tier, next_lane.rank) = (p_from_tier, p_from_rank) then p_from_position else 0 end
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
         positions := null;
@@ -2936,7 +2957,10 @@ begin
     cross join lateral (
       select r.tier, r.rank from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank) >= (coalesce(p_after_tier, -1), coalesce(p_after_rank + (k.score >= p_after_score)::int, 0))
+        and (r.tier, r.rank, r.position) >= (coalesce(p_after_tier, p_from_tier),
+          coalesce(p_after_rank + (k.score >= p_after_score)::int, p_from_rank),
+          case when p_after_tier is null or (p_after_tier, p_after_rank) = (p_from_tier, p_from_rank) and k.score < p_after_score
+               then p_from_position else 0 end)
       order by r.tier, r.rank, r.position limit 1
     ) h
     order by h.tier, h.rank, k.score desc limit 1;
@@ -3726,6 +3750,9 @@ begin
       order by s.available_at limit p_limit for update skip locked
     ) d
     order by d.available_at limit p_limit);
+  if v_due = '{}' then
+    return 0;  -- held by others
+  end if;
   delete from hwqueue.scheduled s using unnest(v_due) d
   where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id;
   with entry as (
@@ -4941,7 +4968,7 @@ declare
   v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
   v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
   v_done int[] := '{}';
-  v_epoch bigint;
+  v_state record;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -4950,8 +4977,8 @@ begin
   if not v_is_plain then
     perform hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.node_epoch into v_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if v_epoch is distinct from p_epoch then
+  select s.node_epoch, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if (v_state.node_epoch = p_epoch) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
   perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
@@ -4964,7 +4991,7 @@ begin
     if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, true, null, p_shard) then
       v_done := '{1}';
     end if;
-  elsif v_is_plain and v_count > 1 then
+  elsif v_is_plain and v_count > 1 and not v_state.is_counted then  -- else one by one: all of them by lease_id
     v_done := (
       select hwqueue.finish_claims(array_agg((i.value ->> 'lease_id')::uuid), array_agg((i.value ->> 'claim_token')::bigint), p_node, p_shard)
       from jsonb_array_elements(p_settle) i);
@@ -4988,16 +5015,23 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_claim hwqueue.claim;
   v_next timestamptz;
 begin
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token is distinct from p_token then
-    select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+  -- by token: whoever has an old one waits for nobody
+  select c.* into v_claim from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node) for update;
+  if not found then
+    select c.claim_token into v_claim.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    if v_claim.claim_token = p_token then
+      verdict := 'counted';
+    else
+      select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+    end if;
     return;
   end if;
   verdict := 'ok';
@@ -5030,14 +5064,17 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
-  -- a peek: if the claim moves before the locks are held, its token will not match any more
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-  if v_claim.assignment is not null then
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
-  end if;
   perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
-  select s.verdict, s.state into v_result
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
+  loop
+    -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
+    select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
+    if v_claim.assignment is not null then
+      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
+    end if;
+    select s.verdict, s.state into v_result
+    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
+    exit when v_result.verdict <> 'counted';
+  end loop;
   if v_result.verdict <> 'ok' then
     perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
   end if;
@@ -5057,7 +5094,7 @@ begin
     return;
   end if;
   select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
+  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
 end
 $$;
 
@@ -5071,7 +5108,7 @@ begin
   for v_item, ordinal in
     select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
     where e.ordinality <> all (p_done)
-    order by e.value ->> 'lease_id', e.ordinality
+    order by (e.value ->> 'lease_id')::uuid, e.ordinality
   loop
     lease_id := v_item ->> 'lease_id';
     v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
@@ -5273,15 +5310,23 @@ CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[
     LANGUAGE plpgsql
     AS $$
 declare
+  v_from record;
   v_lane record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, p_window, p_probe, p_now, p_shard);
+  -- the first of the fronts: no queue has anything before it
+  select f.tier, f.rank, f.position into v_from
+  from unnest(p_queue_ids) q(queue_id)
+  cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+  where f.tier is not null order by f.tier, f.rank, f.position limit 1;
+  while v_from.tier is not null loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from.tier, v_from.rank, v_from.position,
+                                p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank,
+      case when (v_lane.tier, v_lane.rank) = (v_from.tier, v_from.rank) then v_from.position else 0 end, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -5399,14 +5444,14 @@ begin
                                        v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
     if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
-      v_places := hwqueue.lock_heads(v_eligible.classes, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_heads(v_eligible.classes, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5420,7 +5465,7 @@ begin
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
     order by f.ordinal limit p_limit
     for update of r skip locked);
-  while v_places = '{}' and v_depth <= 4096 loop
+  while v_places = '{}' loop
     v_places := array(
       select r.ctid
       from (
@@ -5429,7 +5474,7 @@ begin
         cross join lateral (
           select x.ctid as place, x.position from hwqueue.ready x
           where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and (x.deadline is null or x.deadline > p_now)
+            and x.position >= p_from and (x.deadline is null or x.deadline > p_now)
           order by x.position limit v_depth
         ) h
         order by h.position limit v_depth
@@ -5437,7 +5482,8 @@ begin
       join hwqueue.ready r on r.ctid = c.place
       limit p_limit
       for update of r skip locked);
-    v_depth := v_depth * 8;
+    exit when v_depth >= 16384;
+    v_depth := least(8 * v_depth, 16384);
   end loop;
   return v_places;
 end
@@ -5511,6 +5557,7 @@ $$;
 
 CREATE FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) RETURNS bigint[]
     LANGUAGE sql STABLE
+    SET enable_bitmapscan TO 'on'
     AS $$
   select array(
     select c.class_id from hwqueue.placement_class c
@@ -5769,14 +5816,11 @@ CREATE TABLE hwqueue.low_water (
     tiers smallint[] DEFAULT '{}'::smallint[] NOT NULL,
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
-
-COMMENT ON COLUMN hwqueue.low_water.scheduled_from IS 'that of reap_mark when the marks were moved last';
 
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
@@ -5957,13 +6001,13 @@ ALTER TABLE ONLY hwqueue.schema_info
 ALTER TABLE ONLY hwqueue.shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (shard_id);
 
-CREATE INDEX claim_check ON hwqueue.claim USING btree (shard_id, check_at);
+CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
-CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id, shard_id);
+CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
 
 CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
 
-CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id, shard_id);
+CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (shard_id, deregistered_at) WHERE (deregistered_at IS NOT NULL);
 
@@ -6012,7 +6056,7 @@ REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
@@ -6164,7 +6208,7 @@ REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint
 
 REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_shard integer, OUT classes bigint[], OUT scores double precision[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -6262,7 +6306,7 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
@@ -6295,7 +6339,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -6485,7 +6529,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_s
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) FROM PUBLIC;
 
@@ -6525,7 +6569,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) FROM PUBLIC;
 

@@ -44,9 +44,9 @@ class Load:
     """What all connections did together after the warm-up.
 
     Attributes:
-        seconds: How long the longest of them worked.
+        seconds: How long the one that had work for longest worked.
         done: Leases.
-        per_second: Leases; the sum of every connection's own rate.
+        per_second: Leases; all that were done over `seconds`.
         p50_ms: Of a step.
         p99_ms: Of a step.
     """
@@ -91,17 +91,16 @@ def drive(opener: Opener, connections: int, seconds: float, warmup: float | None
     ) as pool:
         # Each waits at the barrier for all others, so no process gets two of them.
         waiting = [
-            pool.submit(
-                _run, opener, number, seconds, min(1.0, seconds) if warmup is None else warmup
-            )
-            for number in range(connections)
+            pool.submit(_run, opener, number, seconds, warmup) for number in range(connections)
         ]
         runs = _results(waiting)
     latencies = [latency for run in runs for latency in run.latencies]
+    longest = max(run.seconds for run in runs)
+    done = sum(run.done for run in runs)
     return Load(
-        seconds=max(run.seconds for run in runs),
-        done=sum(run.done for run in runs),
-        per_second=sum(run.done / run.seconds for run in runs),
+        seconds=longest,
+        done=done,
+        per_second=done / longest,
         p50_ms=1000 * percentile(latencies, 50),
         p99_ms=1000 * percentile(latencies, 99),
     )
@@ -158,9 +157,9 @@ def _work(session: Session, seconds: float) -> _Run:
     started = now = time.perf_counter()
     while now - started < seconds:
         did = session.step()
-        before, now = now, time.perf_counter()
         if did == 0:
-            break
+            break  # the time that it took to find nothing does not count
+        before, now = now, time.perf_counter()
         done += did
         latencies.append(now - before)
     return _Run(now - started, done, latencies)

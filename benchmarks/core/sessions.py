@@ -68,7 +68,7 @@ class ClaimThenSettleSession:
                 self._connection.execute(COMPLETE, [lease, token], prepare=True)
         elif claimed:
             leases, tokens, _ = zip(*claimed, strict=True)
-            self._connection.execute(COMPLETE_MANY, [list(leases), list(tokens)], prepare=True)
+            complete_many(self._connection, list(leases), list(tokens))
         return len(claimed)
 
     def close(self) -> None:
@@ -102,6 +102,17 @@ class SettleAndClaimSession:
 def completed(lease: object, token: int) -> dict[str, Any]:
     """A settlement as settle_and_claim takes it."""
     return {"lease_id": str(lease), "claim_token": token, "outcome": "complete"}
+
+
+def complete_many(
+    connection: psycopg.Connection[Any], leases: list[Any], tokens: list[int]
+) -> None:
+    """Complete a batch in one call.
+
+    Raises: AssertionError when one of them could not be.
+    """
+    left = connection.execute(COMPLETE_MANY, [leases, tokens], prepare=True).fetchall()
+    assert not left, f"not completed: {left[0]}"
 
 
 def settle_and_claim(

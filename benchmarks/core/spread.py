@@ -1,5 +1,6 @@
 """Several measurements of one thing, told by their median and their extremes."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Spread:
 def percentile(values: Iterable[float], percent: float) -> float:
     """The value that so many percent of at least one value do not exceed (nearest rank)."""
     ordered = sorted(values)
-    rank = max(1, round(len(ordered) * percent / 100))
+    rank = max(1, math.ceil(len(ordered) * percent / 100))
     return ordered[rank - 1]
 
 

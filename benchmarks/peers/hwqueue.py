@@ -12,7 +12,7 @@ from benchmarks.core.node import Node, register
 from benchmarks.core.payload import payload
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
-from benchmarks.core.sessions import CLAIM, COMPLETE, COMPLETE_MANY
+from benchmarks.core.sessions import CLAIM, COMPLETE, complete_many
 from benchmarks.peers.packages import installed_version
 from benchmarks.peers.peer import ANY, Connection, SqlPeer, count
 from hwqueue.schema import upgrade
@@ -25,12 +25,14 @@ class Hwqueue(SqlPeer):
     """hwqueue; a kind is a label that the node must have.
 
     Attributes:
-        nodes_per_connection: A connection claims for so many nodes in turn.
+        nodes: The connections share so many, each claims for its own in turn; 0: one each.
+        connections: That share them; a further one has a further node.
         cpu_milli: What each lease needs; 0: capacity is not counted.
     """
 
     name: str = "hwqueue"
-    nodes_per_connection: int = 1
+    nodes: int = 0
+    connections: int = 1
     cpu_milli: int = 0
     best_batch = 1000
     routes_by = "affinity_tags"
@@ -54,12 +56,19 @@ class Hwqueue(SqlPeer):
 
     def connect(self, dsn: str, number: int = 0, kind: str = ANY) -> "HwqueueJobs":
         """Register the connection's nodes and open it."""
-        first = number * self.nodes_per_connection
         spec: dict[str, Any] = {} if kind == ANY else {"labels": {"pool": kind}}
         if self.cpu_milli:
             spec["capacity"] = {"cpu_milli": 64 * self.cpu_milli}
-        nodes = [register(dsn, first + more, **spec) for more in range(self.nodes_per_connection)]
+        nodes = [register(dsn, node, **spec) for node in self._own_nodes(number)]
         return HwqueueJobs(dsn, nodes, self.lease(kind))
+
+    def _own_nodes(self, number: int) -> list[int]:
+        if self.nodes == 0:
+            return [number]
+        if number >= self.connections:
+            return [self.nodes + number]
+        first, after = (n * self.nodes // self.connections for n in (number, number + 1))
+        return list(range(first, after)) or [number]
 
     def lease(self, kind: str = ANY) -> Lease:
         """A lease of a kind, as spawn_leases takes it."""
@@ -95,4 +104,4 @@ class HwqueueJobs(Connection):
             self.connection.execute(COMPLETE, claimed[0], prepare=True)
         elif claimed:
             leases, tokens = zip(*claimed, strict=True)
-            self.connection.execute(COMPLETE_MANY, [list(leases), list(tokens)], prepare=True)
+            complete_many(self.connection, list(leases), list(tokens))

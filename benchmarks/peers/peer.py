@@ -158,8 +158,9 @@ class ClaimAndComplete:
 
     def __call__(self, number: int) -> "ClaimAndCompleteSession":
         jobs = self.peer.connect(self.dsn, number, self.kind)
-        for _ in range(_WARMUP_JOBS):
-            jobs.complete(jobs.claim(1))
+        # one by one and as they will come: a queue may have a statement for each
+        for quantity in (*[1] * _WARMUP_JOBS, self.batch):
+            jobs.complete(jobs.claim(quantity))
         return ClaimAndCompleteSession(jobs, self.batch)
 
 

@@ -2,7 +2,7 @@
 
 Every queue has a database of its own on one server; they take turns. A job is claimed and then
 completed, two commits, by a handler that does nothing and with the same payload. Where a queue has
-batches, one call claims a batch and one completes it. hwqueue's own best is settle_and_claim.
+batches, one call claims a batch and one completes it. hwqueue's own best is complete_leases.
 """
 
 from contextlib import ExitStack
@@ -50,6 +50,9 @@ def peers(
         dsns = _databases(run, stack, found)
         for backlog in sorted(backlogs):
             for batch in (*batches, None):
+                sides = _sides(found, batch)
+                if len(sides) == 1:
+                    continue  # nobody to compare with
                 named = "each one's best batch" if batch is None else f"batch {batch}"
                 cell = f"{backlog:,} waiting, {named}"
                 turns = {
@@ -64,7 +67,7 @@ def peers(
                             seconds,
                         ),
                     )
-                    for name, one in _sides(found, batch).items()
+                    for name, one in sides.items()
                 }
                 run.tell(cell)
                 loads = take_turns(turns, rounds, run.tell)

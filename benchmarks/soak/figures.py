@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from benchmarks.core.report import Aim, Figure
 from benchmarks.core.spread import Spread, percentile
@@ -46,12 +47,22 @@ class Minute:
         return Spread.of(found or [float("nan")])
 
 
-def rate_kept(last: Minute, per_second: float, aim: Aim | None) -> Figure:
-    """The last minute's rate over what was offered."""
-    offered = [per_second] * len(last.rates)
-    return Figure.against(
-        "rate, last / offered", "leases/s", values=last.rates, bases=offered, aim=aim
-    )
+def rate_kept(each: Sequence[Minute], per_second: float, aim: Aim | None) -> Figure:
+    """The rate of all minutes together over what was offered; the spread is that of the minutes.
+
+    What is late is made up for later, so a minute may be above what was offered.
+    """
+    found = [fmean(minute.rates) for minute in each]
+    rate = Spread(fmean(found), min(found), max(found))
+    offered = Spread.of([per_second])
+    ratio = Spread(*(value / per_second for value in (rate.median, rate.least, rate.most)))
+    return Figure("rate, all minutes / offered", "leases/s", rate, offered, ratio, aim)
+
+
+def furthest_behind(claims: Claims) -> Figure:
+    """The most seconds that a claim ended after its moment on the schedule."""
+    most = Spread.of([max(claims.behind, default=float("nan"))])
+    return Figure("furthest behind the schedule", "s", most)
 
 
 def latency_kept(

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from threading import BrokenBarrierError
 from typing import TypeVar
@@ -52,10 +52,18 @@ class Claims:
     Attributes:
         at: When each ended, in seconds after the start.
         ms: How long each took, commit included.
+        behind: How many seconds after its moment on the schedule each ended.
     """
 
-    at: "array[float]"
-    ms: "array[float]"
+    at: "array[float]" = field(default_factory=lambda: array("d"))
+    ms: "array[float]" = field(default_factory=lambda: array("d"))
+    behind: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, at: float, ms: float, behind: float) -> None:
+        """One more claim."""
+        self.at.append(at)
+        self.ms.append(ms)
+        self.behind.append(behind)
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,9 @@ def _open(queue: SqlPeer, dsn: str, number: int) -> Jobs:
     assert _start is not None
     try:
         jobs = queue.connect(dsn, number)
+        jobs.spawn(_WARMUP_JOBS)
         for _ in range(_WARMUP_JOBS):
-            _claim_and_roll_back(jobs)
+            jobs.complete(jobs.claim(1))
     except BaseException:
         _start.abort()  # or the others would wait for it
         raise
@@ -130,14 +139,15 @@ def _open(queue: SqlPeer, dsn: str, number: int) -> Jobs:
 
 def _work(queue: SqlPeer, dsn: str, pace: Pace, number: int) -> Claims:
     jobs = _open(queue, dsn, number)
-    claims = Claims(array("d"), array("d"))
+    claims = Claims()
     interval = pace.connections / pace.per_second
     started = time.monotonic()
     # One connection after the other, or all would spawn at the same moment.
     offset = number / pace.connections
     turn = 0
     while max((turn + offset) * interval, time.monotonic() - started) < pace.seconds:
-        _sleep_until(started + (turn + offset) * interval)
+        due = (turn + offset) * interval
+        _sleep_until(started + due)
         if turn % SPAWN_BATCH == 0:
             jobs.spawn(SPAWN_BATCH)
         before = time.monotonic()
@@ -145,8 +155,8 @@ def _work(queue: SqlPeer, dsn: str, pace: Pace, number: int) -> Claims:
         after = time.monotonic()
         if claimed:
             jobs.complete(claimed)
-            claims.at.append(after - started)
-            claims.ms.append(1000 * (after - before))
+            ended = after - started
+            claims.add(ended, 1000 * (after - before), ended - due)
         turn += 1
     jobs.close()
     return claims
@@ -154,11 +164,11 @@ def _work(queue: SqlPeer, dsn: str, pace: Pace, number: int) -> Claims:
 
 def _probe(queue: SqlPeer, dsn: str, pace: Pace) -> Claims:
     jobs = _open(queue, dsn, pace.connections)
-    probes = Claims(array("d"), array("d"))
+    probes = Claims()
     started = now = time.monotonic()
     while now < started + pace.seconds:
-        probes.ms.append(_claim_and_roll_back(jobs))
-        probes.at.append(time.monotonic() - started)
+        ms = _claim_and_roll_back(jobs)
+        probes.add(time.monotonic() - started, ms, 0)
         # The next of the regular moments; those that were missed are left out.
         passed = time.monotonic() - started
         _sleep_until(started + (passed // PROBE_SECONDS + 1) * PROBE_SECONDS)
@@ -180,8 +190,9 @@ def _sleep_until(moment: float) -> None:
 
 
 def _together(parts: list[Claims]) -> Claims:
-    together = Claims(array("d"), array("d"))
+    together = Claims()
     for part in parts:
         together.at.extend(part.at)
         together.ms.extend(part.ms)
+        together.behind.extend(part.behind)
     return together

@@ -7,7 +7,6 @@ from its start fills with dead entries. Work is offered at a fixed rate; see `pa
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from math import ceil
 from typing import Annotated
 
 import psycopg
@@ -19,7 +18,14 @@ from benchmarks.core.server import calm_down, database, machine
 from benchmarks.peers.hwqueue import Hwqueue
 from benchmarks.peers.peer import SqlPeer
 from benchmarks.peers.registry import PeerSql, sql_peer
-from benchmarks.soak.figures import Minute, latency_kept, minutes, rate_kept, tables
+from benchmarks.soak.figures import (
+    Minute,
+    furthest_behind,
+    latency_kept,
+    minutes,
+    rate_kept,
+    tables,
+)
 from benchmarks.soak.pace import SPAWN_BATCH, Pace, Phase, keep_pace
 from benchmarks.soak.sizes import Sizes, sizes, total
 
@@ -85,7 +91,7 @@ def _queue(name: str, sql_files: list[str], counted_nodes: int, connections: int
         return queue
     if not isinstance(queue, Hwqueue):
         raise typer.BadParameter("--counted-nodes goes with hwqueue only")
-    return replace(queue, cpu_milli=1000, nodes_per_connection=ceil(counted_nodes / connections))
+    return replace(queue, cpu_milli=1000, nodes=counted_nodes, connections=connections)
 
 
 @contextmanager
@@ -113,13 +119,14 @@ def _minute(seconds: float) -> float:
 
 
 def _kept(phase: Phase, pace: Pace, latency_aim: Aim) -> list[Figure]:
-    """The last minute of the snapshot against what was offered, and against the first minute."""
+    """What was done against what was offered; the last minute's latency against the first's."""
     length = _minute(pace.seconds)
-    number = round(pace.seconds / length) - 1
-    first, last = (Minute.of(phase.claims, minute, length) for minute in (0, number))
-    first_probe, last_probe = (Minute.of(phase.probes, minute, length) for minute in (0, number))
+    count = round(pace.seconds / length)
+    first, *between, last = (Minute.of(phase.claims, number, length) for number in range(count))
+    first_probe, last_probe = (Minute.of(phase.probes, number, length) for number in (0, count - 1))
     return [
-        rate_kept(last, pace.per_second, RATE_AIM),
+        rate_kept([first, *between, last], pace.per_second, RATE_AIM),
+        furthest_behind(phase.claims),
         latency_kept("claim", 50, first, last),
         latency_kept("claim", 99, first, last, latency_aim),
         latency_kept("probe", 50, first_probe, last_probe),

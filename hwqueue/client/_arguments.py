@@ -13,6 +13,7 @@ from hwqueue.calls import Call
 from hwqueue.client._json import aware, check_text, jsonb
 from hwqueue.errors import BadArgument
 
+_PAIR = "(lease_id, claim_token)"
 _WANTED: Mapping[str, str] = {
     "uuid": "a UUID or its text",
     "uuid[]": "a list of UUIDs or their texts",
@@ -25,6 +26,7 @@ _WANTED: Mapping[str, str] = {
     "interval": "a timedelta",
     "timestamp with time zone": "a datetime with a time zone",
     "jsonb": "JSON other than None",
+    _PAIR: "a pair (lease_id, claim_token)",
 }
 
 
@@ -41,6 +43,20 @@ def arguments(call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
         elif name in call.required:
             raise _refused(name.removeprefix("p_"), None, types[name])
     return given
+
+
+def claim_keys(claims: Iterable[tuple[UUID | str, int]]) -> tuple[list[UUID], list[int]]:
+    """The lease ids and the tokens of claims, apart.
+
+    Raises: BadArgument, naming the claim and what is wrong with it.
+    """
+    ids, tokens = [], []
+    for index, claim in enumerate(claims):
+        if not isinstance(claim, tuple) or len(claim) != 2:
+            raise _refused(f"claims[{index}]", claim, _PAIR)
+        ids.append(_uuid(claim[0], f"claims[{index}].lease_id"))
+        tokens.append(_bigint(claim[1], f"claims[{index}].claim_token"))
+    return ids, tokens
 
 
 def _refused(field: str, value: object, sql_type: str) -> BadArgument:

@@ -34,7 +34,7 @@ declare
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if v_state.node_epoch is distinct from p_epoch then
+  if (v_state.node_epoch = p_epoch) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
@@ -113,7 +113,7 @@ begin
     perform hwqueue.write_load(v_load);
   end if;
   if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, case when v_left < p_qty then v_entry end, v_moves, v_drawn, v_now, p_shard);
+    perform hwqueue.after_claim(v_state, v_queue_ids, v_entry, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
   end if;
 end
 $$;

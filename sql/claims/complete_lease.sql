@@ -26,6 +26,7 @@ begin
   if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
     return 'completed';
   end if;
-  return hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'complete', 'result', v_result), p_shard);
+  return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
+    else jsonb_build_object('outcome', 'complete', 'result', v_result) end, p_shard);
 end
 $$;

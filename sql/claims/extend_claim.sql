@@ -6,15 +6,16 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-  v_claim hwqueue.claim;
   v_until timestamptz;
   v_why record;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token is distinct from p_token then
-    select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token for update;
+  if not found then
+    select w.verdict, w.state into v_why
+    from hwqueue.why_not_settled(p_lease, p_token, (
+      select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease), p_shard) w;
     perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
   end if;
   v_until := hwqueue.clock() + p_extend;

@@ -19,7 +19,7 @@ begin
   if v_claim.assignment is not null then
     perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
   end if;
-  v_now := hwqueue.clock();  -- after the first write: the marks of reap rest on it
+  v_now := hwqueue.clock();
   update hwqueue.lease l
   set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
       claimed_at = v_claim.claimed_at, finished_at = v_now, result = p_result
@@ -37,11 +37,9 @@ create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigin
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz;
+  v_now timestamptz := hwqueue.clock();
   v_done int[];
 begin
-  perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
-  v_now := hwqueue.clock();
   with item as (
     select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
     from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)

@@ -49,25 +49,38 @@ begin
 end
 $$;
 
--- Locks the oldest entries of these classes by tier, rank and position, as far as others have not locked them; gives their places.
+-- Locks the oldest entries of these classes by tier, rank and position, as far as others have not locked them, and gives their places;
+-- looks further back while all that it saw is held by others. Nothing in their queue lives before p_from_*, so scans start there.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_heads(p_classes bigint[], p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit int,
+                                              p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
+declare
+  v_depth int := p_limit;
+  v_seen tid[];
+  v_places tid[];
 begin
-  return array(
-    select r.ctid
-    from (
+  loop
+    v_seen := array(
       select h.place
       from unnest(p_classes) k(class_id)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-        order by x.tier, x.rank, x.position limit p_limit
+          and (x.tier, x.rank, x.position) >= (p_from_tier, p_from_rank, p_from_position)
+        order by x.tier, x.rank, x.position limit v_depth
       ) h
-      order by h.tier, h.rank, h.position limit p_limit
-    ) c
-    join hwqueue.ready r on r.ctid = c.place
-    for update of r skip locked);
+      order by h.tier, h.rank, h.position limit v_depth);
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      -- by class again: what stood there may be gone, and another entry have its place
+      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.tier, r.rank, r.position limit p_limit
+      for update skip locked);
+    exit when v_places <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
+    v_depth := least(8 * v_depth, 16384);
+  end loop;
+  return v_places;
 end
 $$;

@@ -82,9 +82,8 @@ begin
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, scheduled_from, tiers, ranks, positions, moved)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
   select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
-         coalesce((select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity'),
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (

@@ -3,10 +3,13 @@
 -- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of them; with more classes
 -- than that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the
 -- best tier and rank there is, and only a class with a better score could come first.
+-- p_from_*: before this place nothing lives in any of the queues, so scans start there: what has been claimed stays in the
+-- indexes for as long as an old snapshot is held.
 -- positions: of the lane's entries at the front, where it looked there and found the lane.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[],
-  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_window int, p_probe int, p_now timestamptz, p_shard int,
+  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
+  p_window int, p_probe int, p_now timestamptz, p_shard int,
   out tier smallint, out rank bigint, out score double precision, out classes bigint[], out positions bigint[])
 language plpgsql stable
 as $$
@@ -15,7 +18,7 @@ declare
   v_head record;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_window, p_now, p_shard);
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from_tier, p_from_rank, p_from_position, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
     score := v_front.score;
@@ -24,6 +27,7 @@ begin
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
+                   and r.position >= case when (next_lane.tier, next_lane.rank) = (p_from_tier, p_from_rank) then p_from_position else 0 end
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
         positions := null;
@@ -37,7 +41,10 @@ begin
     cross join lateral (
       select r.tier, r.rank from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank) >= (coalesce(p_after_tier, -1), coalesce(p_after_rank + (k.score >= p_after_score)::int, 0))
+        and (r.tier, r.rank, r.position) >= (coalesce(p_after_tier, p_from_tier),
+          coalesce(p_after_rank + (k.score >= p_after_score)::int, p_from_rank),
+          case when p_after_tier is null or (p_after_tier, p_after_rank) = (p_from_tier, p_from_rank) and k.score < p_after_score
+               then p_from_position else 0 end)
       order by r.tier, r.rank, r.position limit 1
     ) h
     order by h.tier, h.rank, k.score desc limit 1;
@@ -57,8 +64,8 @@ $$;
 
 -- The best lane among the first p_window entries of each queue's order, with the positions of its entries there.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_window int,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[])
+create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_from_tier smallint,
+  p_from_rank bigint, p_from_position bigint, p_window int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[])
 language plpgsql stable
 as $$
 begin
@@ -69,6 +76,7 @@ begin
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = q.queue_id
+        and (r.tier, r.rank, r.position) >= (p_from_tier, p_from_rank, p_from_position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
     where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)

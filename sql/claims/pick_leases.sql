@@ -61,15 +61,23 @@ create or replace function hwqueue.take_best(p_classes bigint[], p_scores double
 language plpgsql volatile
 as $$
 declare
+  v_from record;
   v_lane record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, p_window, p_probe, p_now, p_shard);
+  -- the first of the fronts: no queue has anything before it
+  select f.tier, f.rank, f.position into v_from
+  from unnest(p_queue_ids) q(queue_id)
+  cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+  where f.tier is not null order by f.tier, f.rank, f.position limit 1;
+  while v_from.tier is not null loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from.tier, v_from.rank, v_from.position,
+                                p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank,
+      case when (v_lane.tier, v_lane.rank) = (v_from.tier, v_from.rank) then v_from.position else 0 end, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

@@ -14,7 +14,7 @@ declare
   v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
   v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
   v_done int[] := '{}';
-  v_epoch bigint;
+  v_state record;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -23,8 +23,8 @@ begin
   if not v_is_plain then
     perform hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.node_epoch into v_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if v_epoch is distinct from p_epoch then
+  select s.node_epoch, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if (v_state.node_epoch = p_epoch) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
   perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
@@ -37,7 +37,7 @@ begin
     if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, true, null, p_shard) then
       v_done := '{1}';
     end if;
-  elsif v_is_plain and v_count > 1 then
+  elsif v_is_plain and v_count > 1 and not v_state.is_counted then  -- else one by one: all of them by lease_id
     v_done := (
       select hwqueue.finish_claims(array_agg((i.value ->> 'lease_id')::uuid), array_agg((i.value ->> 'claim_token')::bigint), p_node, p_shard)
       from jsonb_array_elements(p_settle) i);

@@ -1,9 +1,11 @@
 -- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at", "delay"}.
 -- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew, not by the clock.
--- Locks: node_state is held by the caller when the claim has an assignment; the claim; the lease row.
--- Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished, bad_token, unknown.
+-- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is set aside for the claim, nothing
+-- is done; the verdict is counted.
+-- Locks: the claim; the lease row. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
+-- bad_token, unknown.
 -- Idempotent: no, the second settlement finds finished.
-create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_now timestamptz, p_shard int,
+create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamptz, p_shard int,
                                                 out verdict text, out state text)
 language plpgsql volatile
 as $$
@@ -11,9 +13,16 @@ declare
   v_claim hwqueue.claim;
   v_next timestamptz;
 begin
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  if not found or v_claim.claim_token is distinct from p_token then
-    select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+  -- by token: whoever has an old one waits for nobody
+  select c.* into v_claim from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node) for update;
+  if not found then
+    select c.claim_token into v_claim.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    if v_claim.claim_token = p_token then
+      verdict := 'counted';
+    else
+      select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+    end if;
     return;
   end if;
   verdict := 'ok';

@@ -12,14 +12,17 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
-  -- a peek: if the claim moves before the locks are held, its token will not match any more
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-  if v_claim.assignment is not null then
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
-  end if;
   perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
-  select s.verdict, s.state into v_result
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
+  loop
+    -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
+    select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
+    if v_claim.assignment is not null then
+      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
+    end if;
+    select s.verdict, s.state into v_result
+    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
+    exit when v_result.verdict <> 'counted';
+  end loop;
   if v_result.verdict <> 'ok' then
     perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
   end if;

@@ -11,7 +11,7 @@ begin
   for v_item, ordinal in
     select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
     where e.ordinality <> all (p_done)
-    order by e.value ->> 'lease_id', e.ordinality
+    order by (e.value ->> 'lease_id')::uuid, e.ordinality
   loop
     lease_id := v_item ->> 'lease_id';
     v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
@@ -37,6 +37,6 @@ begin
     return;
   end if;
   select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, hwqueue.clock(), p_shard) s;
+  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
 end
 $$;

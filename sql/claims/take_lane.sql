@@ -1,8 +1,8 @@
--- Locks the oldest entries of a lane, up to p_limit of them, and gives their places: those at the front (p_positions) if they can be
+-- Locks the oldest entries of a lane from a position on, up to p_limit of them, and gives their places: those at the front (p_positions) if they can be
 -- had, else by class, looking further back while all that it saw is held by others.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids int[], p_tier smallint, p_rank bigint,
-                                             p_limit int, p_now timestamptz, p_shard int) returns tid[]
+                                             p_from bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -16,7 +16,7 @@ begin
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
     order by f.ordinal limit p_limit
     for update of r skip locked);
-  while v_places = '{}' and v_depth <= 4096 loop
+  while v_places = '{}' loop
     v_places := array(
       select r.ctid
       from (
@@ -25,7 +25,7 @@ begin
         cross join lateral (
           select x.ctid as place, x.position from hwqueue.ready x
           where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and (x.deadline is null or x.deadline > p_now)
+            and x.position >= p_from and (x.deadline is null or x.deadline > p_now)
           order by x.position limit v_depth
         ) h
         order by h.position limit v_depth
@@ -33,7 +33,8 @@ begin
       join hwqueue.ready r on r.ctid = c.place
       limit p_limit
       for update of r skip locked);
-    v_depth := v_depth * 8;
+    exit when v_depth >= 16384;
+    v_depth := least(8 * v_depth, 16384);
   end loop;
   return v_places;
 end

@@ -28,6 +28,9 @@ begin
       order by s.available_at limit p_limit for update skip locked
     ) d
     order by d.available_at limit p_limit);
+  if v_due = '{}' then
+    return 0;  -- held by others
+  end if;
   delete from hwqueue.scheduled s using unnest(v_due) d
   where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id;
   with entry as (

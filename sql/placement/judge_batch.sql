@@ -7,11 +7,12 @@ create or replace function hwqueue.valid_mark(p_mark xid8) returns xid8
 language sql stable
 as $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
 
--- The next classes to judge: written by p_seen or later, not judged yet, hanging on one of the anchors.
+-- The next classes to judge: written by p_seen or later, not judged yet, hanging on one of the anchors. Claims forbid bitmap scans; this
+-- is what the GIN index on anchors is for.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard int)
 returns bigint[]
-language sql stable
+language sql stable set enable_bitmapscan = on
 as $$
   select array(
     select c.class_id from hwqueue.placement_class c

@@ -19,23 +19,25 @@ PAUSE = 0.005
 
 @dataclass(frozen=True)
 class Countdown:
-    """Opens sessions with so many steps of two leases each."""
+    """Opens sessions with so many steps of two leases each, and `last` seconds to see the end."""
 
     steps: int
+    last: float = PAUSE
 
     def __call__(self, number: int) -> "CountdownSession":
-        return CountdownSession(self.steps)
+        return CountdownSession(self.steps, self.last)
 
 
 class CountdownSession:
     """Takes its time for every step."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, last: float = PAUSE) -> None:
         self._left = steps
+        self._last = last
 
     def step(self) -> int:
         """Two leases, until nothing is left."""
-        time.sleep(PAUSE)
+        time.sleep(PAUSE if self._left else self._last)
         self._left -= 1
         return 2 if self._left >= 0 else 0
 
@@ -64,8 +66,13 @@ def test_connections_work_side_by_side() -> None:
 def test_a_session_that_runs_dry_counts_for_the_time_it_had_work() -> None:
     load = drive(Countdown(20), connections=1, seconds=30, warmup=0)
     assert load.done == 40
-    assert load.seconds < 10
     assert load.per_second == pytest.approx(load.done / load.seconds)
+
+
+def test_the_time_that_it_took_to_find_nothing_does_not_count() -> None:
+    load = drive(Countdown(20, last=2.0), connections=1, seconds=30, warmup=0)
+    assert load.done == 40
+    assert load.seconds < 2
 
 
 def test_nothing_to_do_is_an_error() -> None:

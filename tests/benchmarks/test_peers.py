@@ -36,7 +36,7 @@ def file_of(peer: str) -> Path | None:
 
 QUEUES: list[SqlPeer] = [
     Hwqueue(),
-    Hwqueue("hwqueue-counted", cpu_milli=1000, nodes_per_connection=3),
+    Hwqueue("hwqueue-counted", cpu_milli=1000, nodes=3, connections=2),
     Naive(),
     Procrastinate(),
     Procrastinate("procrastinate-delete", delete_jobs=True),

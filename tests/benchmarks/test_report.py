@@ -26,6 +26,11 @@ def test_percentiles(percent: float, value: float) -> None:
     assert percentile([7], percent) == 7
 
 
+def test_percentiles_of_few_values() -> None:
+    assert percentile([1, 2, 3, 4, 5], 50) == 3
+    assert percentile(range(1, 150), 99) == 148
+
+
 def test_an_aim_is_met_by_the_median() -> None:
     assert at_most(1.2).met_by(Spread(1.2, 1.1, 9))
     assert not at_most(1.2).met_by(Spread(1.21, 0, 2))

@@ -6,9 +6,11 @@ import psycopg
 import pytest
 import typer
 
+from benchmarks.core.report import at_least
 from benchmarks.core.run import Run
+from benchmarks.core.spread import Spread
 from benchmarks.peers.naive import Naive
-from benchmarks.soak.figures import Minute, latency_kept, tables
+from benchmarks.soak.figures import Minute, furthest_behind, latency_kept, rate_kept, tables
 from benchmarks.soak.pace import PROBE_SECONDS, SPAWN_BATCH, Claims, Pace, keep_pace
 from benchmarks.soak.question import held_snapshot, soak
 from benchmarks.soak.sizes import Size, sizes
@@ -85,6 +87,26 @@ def test_minutes_are_cut_by_time() -> None:
     assert figure.ratio is not None
     assert (figure.value.median, figure.base.median) == (8, 3)
     assert figure.ratio.median == pytest.approx(8 / 3)
+
+
+def test_a_rate_is_kept_over_all_minutes_or_not_at_all() -> None:
+    def minute(claims: int) -> Minute:
+        return Minute((*[[1.0] * (claims // 2)] * 2, [], [], [], []), 60)
+
+    kept = rate_kept([minute(600), minute(600)], 10, at_least(0.98))
+    assert kept.ratio == Spread(1, 1, 1)
+    # made up for in the last minute, but not all of it
+    late = rate_kept([minute(600), minute(0), minute(900)], 10, at_least(0.98))
+    assert late.ratio is not None
+    assert late.ratio.median == pytest.approx(1500 / 1800)
+    assert (late.ratio.least, late.ratio.most) == (0, 1.5)
+
+
+def test_the_furthest_behind_of_all_claims() -> None:
+    claims = Claims()
+    for behind in (0.1, 7.5, 0.2):
+        claims.add(1, 1, behind)
+    assert furthest_behind(claims).value.median == 7.5
 
 
 def test_only_tables_that_changed_are_told() -> None:

@@ -50,6 +50,37 @@ def test_an_open_claim_holds_up_no_other_node(conn: psycopg.Connection, dsn: str
         assert len(taken) == len(first) + len(second) == 4
 
 
+LIKED = {"placement": {"prefer": [{"weight": 1, "when": {"tags": {"zone": "a"}}}]}}
+KINDS: dict[str, list[dict[str, Any]]] = {
+    "one class": [{}],
+    "two classes": [{"labels": {"kind": "one"}}, {"labels": {"kind": "other"}}],
+    "one is liked better": [LIKED, {}],
+}
+
+
+@pytest.mark.parametrize("qty", [1, 10, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_behind_a_large_claim_that_is_open(
+    conn: psycopg.Connection, dsn: str, kind: str, qty: int
+) -> None:
+    """Others look past all that it holds, and get exactly what comes next."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    spawned = direct.spawn_many(QUEUE, KINDS[kind] * (2_400 // len(KINDS[kind])))
+    in_order = [row["lease_id"] for row in spawned]
+    if kind == "one is liked better":
+        in_order = in_order[::2] + in_order[1::2]
+    large, small = (register(conn, number, labels={"zone": "a"}) for number in (1, 2))
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        held = one.direct.claim(QUEUE, *large, qty=1000)
+        got = two.direct.claim(QUEUE, *small, qty=qty)
+        one.rollback()
+    assert [row["lease_id"] for row in held] == in_order[:1000]
+    assert [row["lease_id"] for row in got] == in_order[1000 : 1000 + qty]
+
+
 def test_one_node_claims_twice_at_once(conn: psycopg.Connection, dsn: str) -> None:
     """Two claims of one node queue up: the second sees what the first has taken."""
     direct = Direct(conn)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from psycopg.types.numeric import Int8
 
-from tests.sql.api import NOBODY, Api, Row, settlement, token
+from tests.sql.api import NOBODY, Api, Row, token
 from tests.sql.test_plain_batches import NEEDS, every_verdict, finished
 
 ONE = Int8(1)
@@ -70,27 +70,31 @@ def test_counted_and_uncounted_together(api: Api) -> None:
     assert api.used(counted)["used"].get("cpu_milli", 0) == 0
 
 
-def test_a_settled_batch_says_the_same(api: Api) -> None:
-    node = api.node()
-    claim = api.running(api.queue(), node)
-    assert complete(api, [claim]) == {}
-    (row,) = api.rows(
-        "settle_and_claim", **node.who, settle=[settlement(claim)], queues=[api.queue()], qty=0
+def test_what_is_left_is_told_in_the_order_given(api: Api) -> None:
+    claims = [api.running(api.queue()) for _ in range(4)]
+    complete(api, claims)
+    backwards = claims[::-1]
+    rows = api.rows(
+        "complete_leases",
+        lease_ids=[claim["lease_id"] for claim in backwards],
+        tokens=[Int8(claim["claim_token"]) for claim in backwards],
     )
-    assert (row["verdict"], row["state"]) == ("finished", "completed")
+    assert [(row["ordinal"], row["lease_id"]) for row in rows] == [
+        (place, claim["lease_id"]) for place, claim in enumerate(backwards, 1)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("leases", "tokens"),
+    ("leases", "tokens", "field"),
     [
-        ([NOBODY], []),
-        ([], [ONE]),
-        ([NOBODY, None], [ONE, ONE]),
-        ([NOBODY], [None]),
-        (None, [ONE]),
-        ([NOBODY], None),
-        ([[NOBODY]], [[ONE]]),
-        ([NOBODY] * 10_001, [ONE] * 10_001),
+        ([NOBODY], [], "p_lease_ids"),
+        ([], [ONE], "p_lease_ids"),
+        ([NOBODY, None], [ONE, ONE], "p_lease_ids"),
+        ([NOBODY], [None], "p_tokens"),
+        (None, [ONE], "p_lease_ids"),
+        ([NOBODY], None, "p_lease_ids"),
+        ([[NOBODY]], [[ONE]], "p_lease_ids"),
+        ([NOBODY] * 1_001, [ONE] * 1_001, "p_lease_ids"),
     ],
     ids=[
         "no token",
@@ -103,8 +107,8 @@ def test_a_settled_batch_says_the_same(api: Api) -> None:
         "too many",
     ],
 )
-def test_lists_that_do_not_match(api: Api, leases: Any, tokens: Any) -> None:
+def test_lists_that_do_not_match(api: Api, leases: Any, tokens: Any, field: str) -> None:
     before = api.contents()
     refusal = api.refused("QHA01", "complete_leases", lease_ids=leases, tokens=tokens)
-    assert refusal.field == "p_lease_ids"
+    assert refusal.field == field
     assert api.contents() == before

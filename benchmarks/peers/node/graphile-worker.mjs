@@ -11,7 +11,7 @@ await main({
 
   /** A batch above 1: jobs are fetched into a local queue of that size and completed in batches. */
   async work({ kind, batch, connections, seconds, expected }) {
-    const window = new Window(seconds, expected);
+    const window = new Window(seconds, expected, connections);
     let previous = performance.now();
     const handler = async () => {
       const now = performance.now();

@@ -42,7 +42,7 @@ await main({
 
   async work({ kind, batch, connections, seconds, expected }) {
     const boss = await started(connections);
-    const window = new Window(seconds, expected);
+    const window = new Window(seconds, expected, connections);
     await Promise.all(Array.from({ length: connections }, () => loop(boss, kind, batch, window)));
     const result = window.result();
     await boss.stop({ graceful: false });

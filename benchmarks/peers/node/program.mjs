@@ -12,8 +12,9 @@ export async function main(commands) {
 
 /** Counts jobs from the one after the warm-up on, until the time is over or the expected number is done. */
 export class Window {
-  constructor(seconds, expected) {
+  constructor(seconds, expected, loops) {
     this.seconds = seconds;
+    this.warming = loops; // steps that began before the clock: one of each loop
     this.left = expected;
     this.seen = 0;
     this.done = 0;
@@ -27,7 +28,8 @@ export class Window {
     this.left -= jobs;
     if (this.startedAt === null) {
       this.seen += jobs;
-      if (this.seen >= WARMUP_JOBS) this.start();
+      this.warming -= 1;
+      if (this.seen >= WARMUP_JOBS && this.warming <= 0) this.start();
     } else {
       this.done += jobs;
       this.latencies.push(milliseconds);

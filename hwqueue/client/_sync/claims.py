@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from hwqueue import calls
+from hwqueue.client._arguments import claim_keys
 from hwqueue.client._json import plain
 from hwqueue.client._rows import settled_and_claimed
 from hwqueue.client._spawn import spawn_options
@@ -138,18 +139,20 @@ class Claims(Caller):
         One that cannot be completed undoes none of the others.
 
         Args:
-            claims: Each claim's `lease_id` and `claim_token`; at most 10,000.
+            claims: Each claim's `lease_id` and `claim_token`; at most 1,000.
 
-        Returns: What could not be completed, and why; `[]`: all is done.
+        Returns: What could not be completed, in the order of `claims` (`ordinal` counts from 1),
+            and why; `[]`: all is done. A lease that does not exist is `lost`.
         Raises: BadArgument, IsolationLevel.
-        SQL: complete_leases. Safe inside your transaction: yes, like `complete_lease`.
+        SQL: complete_leases. Safe inside your transaction: yes, like `complete_lease`; it locks the
+            nodes of the claims until the end.
         """
-        pairs = list(claims)
+        lease_ids, tokens = claim_keys(claims)
         return self._rows(
             calls.COMPLETE_LEASES,
             Settled,
-            p_lease_ids=[lease_id for lease_id, _ in pairs],
-            p_tokens=[token for _, token in pairs],
+            p_lease_ids=lease_ids,
+            p_tokens=tokens,
             p_shard=shard,
         )
 
