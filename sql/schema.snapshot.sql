@@ -2660,7 +2660,9 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
             select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
           order by s.available_at limit 1) is not null
   from hwqueue.queue q
-  left join hwqueue.profile_queue e on e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = q.queue_id
+  left join lateral (  -- limit: as a plain join it may read all queues of the profile
+    select x.* from hwqueue.profile_queue x
+    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true

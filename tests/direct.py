@@ -116,6 +116,15 @@ class Direct:
             "select hwqueue.complete_lease(p_lease => %s, p_token => %s) as value", lease, token
         )
 
+    def complete_many(self, claims: Sequence[Row]) -> list[Row]:
+        """Complete claims; returns those that could not be."""
+        return self._rows(
+            "select lease_id, verdict, state from hwqueue.complete_leases("
+            "p_lease_ids => %s::uuid[], p_tokens => %s::bigint[])",
+            [claim["lease_id"] for claim in claims],
+            [claim["claim_token"] for claim in claims],
+        )
+
     def fail(self, lease: UUID, token: int, *, retry: bool = True) -> str:
         """Fail a claim; returns the state."""
         return self._text(

@@ -11,7 +11,7 @@ import typer
 
 from benchmarks.core.fill import Lease, kind
 from benchmarks.core.floor import create_floor
-from benchmarks.core.load import Opener, drive, take_turns
+from benchmarks.core.load import Load, Opener, drive, take_turns
 from benchmarks.core.options import Rounds, Seconds
 from benchmarks.core.payload import payload
 from benchmarks.core.producers import BulkCopy, BulkSpawn, SingleInsert, SingleSpawn
@@ -76,7 +76,11 @@ def _compare(
     rounds: int,
 ) -> list[Figure]:
     """The rate of every side against that of the first one."""
-    calm_down(dsn)
-    turns = {name: partial(drive, opener, 1, seconds) for name, opener in openers.items()}
+    turns = {name: partial(_turn, dsn, opener, seconds) for name, opener in openers.items()}
     (_, bases), *others = take_turns(turns, rounds, run.tell).items()
     return [rate_against(f"{what}, {name}", loads, bases, aim) for name, loads in others]
+
+
+def _turn(dsn: str, opener: Opener, seconds: float) -> Load:
+    calm_down(dsn)
+    return drive(opener, 1, seconds)

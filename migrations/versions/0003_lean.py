@@ -2,8 +2,8 @@
 
 Why: what every claim looks at is read in one statement, a completion in three, and many leases are
 completed by one call. Under an old snapshot a completion no longer reads all claims there were.
-Locks: access exclusive on lease and claim while their indexes are built anew. A call that holds one and
-waits for the other is undone as a deadlock (40P01) and can be repeated.
+Locks: access exclusive on lease, claim and queue while indexes are built anew. A call that holds
+one and waits for another is undone as a deadlock (40P01) and can be repeated.
 Expected duration: a second or two for each million leases.
 """
 

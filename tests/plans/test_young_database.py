@@ -54,3 +54,16 @@ def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
         )
     assert work.rows_read("lease") <= 2 * len(claims)  # found, then updated
     assert work.rows_read("claim") <= 4 * len(claims)
+
+
+def test_claims_look_at_their_queue_alone(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    for _ in range(8):
+        api.running(queue, node)
+    for _ in range(100):
+        api.running(api.queue(), node)
+    api.spawn(queue)
+    with explained(api.conn) as work:
+        assert len(api.claim(node, queue)) == 1
+    for table in ("queue", "profile_queue", "low_water"):
+        assert work.rows_read(table) <= 5, table  # a claim that moves marks reads them again

@@ -58,7 +58,7 @@ KINDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("qty", [1, 10, 200])
+@pytest.mark.parametrize("qty", [1, 10, 200, 1000])
 @pytest.mark.parametrize("kind", KINDS)
 def test_behind_a_large_claim_that_is_open(
     conn: psycopg.Connection, dsn: str, kind: str, qty: int
@@ -66,7 +66,7 @@ def test_behind_a_large_claim_that_is_open(
     """Others look past all that it holds, and get exactly what comes next."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
-    spawned = direct.spawn_many(QUEUE, KINDS[kind] * (2_400 // len(KINDS[kind])))
+    spawned = direct.spawn_many(QUEUE, KINDS[kind] * (4_400 // len(KINDS[kind])))
     in_order = [row["lease_id"] for row in spawned]
     if kind == "one is liked better":
         in_order = in_order[::2] + in_order[1::2]

@@ -127,6 +127,8 @@ def test_the_node_is_checked_first(api: Api) -> None:
     for epoch in (0, 2, None):
         api.refused("QHN03", "settle_and_claim", node=node.node_id, epoch=epoch, **arguments)
     api.refused("QHN01", "settle_and_claim", node=NOBODY, epoch=1, **arguments)
+    for nobody in (NOBODY, None):
+        api.refused("QHN01", "settle_and_claim", node=nobody, epoch=None, **arguments, qty=0)
     arguments["queues"] = ["nowhere"]
     api.refused("QHQ01", "settle_and_claim", **node.who, **arguments)
 

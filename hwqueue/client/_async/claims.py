@@ -8,8 +8,8 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from hwqueue import calls
-from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._arguments import claim_keys
+from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import plain
 from hwqueue.client._rows import settled_and_claimed
 from hwqueue.client._spawn import spawn_options
