@@ -375,6 +375,7 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_entry hwqueue.scheduled;
@@ -823,6 +824,7 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_moves boolean := hwqueue.moves_low_water(p_qty);
@@ -1043,6 +1045,7 @@ CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result js
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_result jsonb := nullif(p_result, 'null');
@@ -1077,6 +1080,7 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_nodes uuid[];
@@ -1541,6 +1545,7 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_until timestamptz;
@@ -1585,6 +1590,7 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
     'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
@@ -1957,6 +1963,7 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_leases uuid[];
@@ -3779,6 +3786,7 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_shard integer DEF
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_now timestamptz;
@@ -4202,6 +4210,7 @@ CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_ho
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_from hwqueue.reap_mark := p_mark;
@@ -4685,6 +4694,7 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
 $$;
@@ -4965,6 +4975,7 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
     AS $$
 declare
   v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
@@ -4990,7 +5001,7 @@ begin
   shard_id := p_shard;
   if v_is_plain and v_count = 1 then
     lease_id := p_settle #>> '{0,lease_id}';
-    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, true, null, p_shard) then
+    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, false, null, p_shard) then
       v_done := '{1}';
     end if;
   elsif v_is_plain and v_count > 1 and not v_state.is_counted then  -- else one by one: all of them by lease_id
@@ -5113,6 +5124,13 @@ begin
     order by (e.value ->> 'lease_id')::uuid, e.ordinality
   loop
     lease_id := v_item ->> 'lease_id';
+    if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
+       and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, null, p_shard) then
+      verdict := 'ok';
+      state := 'completed';
+      return next;
+      continue;
+    end if;
     v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
     verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
     state := v_result.state;

@@ -13,9 +13,16 @@ from benchmarks.core.cost import Cost, cost_of
 from benchmarks.core.fill import QUEUE
 from benchmarks.core.limits import ROWS
 from benchmarks.core.load import RanDryError
-from benchmarks.core.sessions import CLAIM, COMPLETE, SETTLE_AND_CLAIM, completed
+from benchmarks.core.sessions import (
+    CLAIM,
+    COMPLETE,
+    COMPLETE_MANY,
+    SETTLE_AND_CLAIM,
+    completed,
+)
 
 CALLS = ("claim_task", "complete_lease", "settle_and_claim")
+BATCH = 10
 
 # EXPLAIN does not tell what was claimed.
 _CURRENT = """
@@ -38,6 +45,17 @@ def costs_of_calls(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
         held = _current(claimer)
     claimer.settle(*held)
     return costs
+
+
+def costs_of_batches(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
+    """What completing `BATCH` claims at once costs."""
+    costs: list[Cost] = []
+    for _ in range(times):
+        values = [QUEUE, claimer.node.node_id, claimer.node.epoch, BATCH]
+        claimed = claimer.connection.execute(CLAIM, values).fetchall()
+        leases, tokens = [row[0] for row in claimed], [row[1] for row in claimed]
+        costs.append(cost_of(claimer.connection, COMPLETE_MANY, [leases, tokens]))
+    return {f"complete_leases of {BATCH}": costs}
 
 
 def costs_of_floor(connection: psycopg.Connection[Any], times: int) -> dict[str, list[Cost]]:

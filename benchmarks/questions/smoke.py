@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks.core import limits
 from benchmarks.core.fill import kind
-from benchmarks.core.metered import costs_of_calls, typical
+from benchmarks.core.metered import costs_of_batches, costs_of_calls, typical
 from benchmarks.core.run import Run
 from benchmarks.core.scene import Scene
 from benchmarks.core.server import database, server
@@ -22,6 +22,7 @@ from benchmarks.core.server import database, server
 LIMITS = Path(__file__).parent.parent / "limits.toml"
 WARM_UP = 10
 CALLS = 50
+BATCHES = 20
 WAITING = 1000
 
 _CPU_NODE = {"labels": {"pool": "cpu"}}
@@ -83,7 +84,8 @@ def _measure(run: Run, server_dsn: str, scene: Scene) -> dict[str, dict[str, flo
     with database(server_dsn) as dsn, closing(scene.prepare(run, dsn)) as claimer:
         for _ in range(WARM_UP):
             claimer.timed_claim()
-        return {call: typical(costs) for call, costs in costs_of_calls(claimer, CALLS).items()}
+        costs = costs_of_calls(claimer, CALLS) | costs_of_batches(claimer, BATCHES)
+        return {call: typical(found) for call, found in costs.items()}
 
 
 def _show(found: limits.Figures, allowed: limits.Figures, excesses: list[limits.Excess]) -> None:

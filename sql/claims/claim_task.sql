@@ -10,7 +10,7 @@ returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, 
                score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
+  set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
   v_moves boolean := hwqueue.moves_low_water(p_qty);

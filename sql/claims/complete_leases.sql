@@ -7,7 +7,7 @@ create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens 
 returns table (ordinal int, lease_id uuid, verdict text, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_nodes uuid[];

@@ -3,7 +3,7 @@
 create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard int default 0) returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_until timestamptz;

@@ -5,7 +5,7 @@ create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_er
                                               p_retry_at timestamptz default null, p_shard int default 0) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
     'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')

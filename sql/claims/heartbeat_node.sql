@@ -11,7 +11,7 @@ create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_leases uuid[];

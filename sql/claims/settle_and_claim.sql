@@ -8,7 +8,7 @@ returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, 
                task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
@@ -34,7 +34,7 @@ begin
   shard_id := p_shard;
   if v_is_plain and v_count = 1 then
     lease_id := p_settle #>> '{0,lease_id}';
-    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, true, null, p_shard) then
+    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, false, null, p_shard) then
       v_done := '{1}';
     end if;
   elsif v_is_plain and v_count > 1 and not v_state.is_counted then  -- else one by one: all of them by lease_id

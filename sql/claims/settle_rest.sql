@@ -14,6 +14,13 @@ begin
     order by (e.value ->> 'lease_id')::uuid, e.ordinality
   loop
     lease_id := v_item ->> 'lease_id';
+    if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
+       and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, null, p_shard) then
+      verdict := 'ok';
+      state := 'completed';
+      return next;
+      continue;
+    end if;
     v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
     verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
     state := v_result.state;

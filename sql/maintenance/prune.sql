@@ -8,7 +8,7 @@ create or replace function hwqueue.prune(p_limit int default 10000, p_shard int 
 returns table (leases int, classes int, nodes int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_now timestamptz;

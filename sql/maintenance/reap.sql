@@ -39,7 +39,7 @@ create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_mar
                                             out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_from hwqueue.reap_mark := p_mark;
