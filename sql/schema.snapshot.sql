@@ -873,9 +873,10 @@ begin
   queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
-    v_places := case when v_at_mark and v_left > 1 and not v_state.is_counted then
+    v_places := case when v_at_mark then
       hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1, v_left, v_now, p_shard) end;
+        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
+        case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
       select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
       from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard) p;
@@ -889,15 +890,8 @@ begin
       v_left := v_left - cardinality(v_places);
       continue;
     end if;
-    delete from hwqueue.ready r where r.ctid = coalesce(v_places[1], (
-      select x.ctid from hwqueue.ready x
-      where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
-        and x.position between v_front.position and v_front.position + v_front.window_size - 1
-        and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
-      order by x.position limit 1 for update skip locked))
-    returning r.* into v_entry;
-    v_at_mark := false;
-    continue when v_entry.lease_id is null;
+    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
     into task_name, params, headers, v_timeout
@@ -2627,6 +2621,14 @@ CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_
     LANGUAGE plpgsql
     AS $$
 begin
+  if cardinality(p_classes) = 1 then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank and r.position >= p_from
+        and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  end if;
   if cardinality(p_classes) <= 200 then
     return array(
       select r.ctid from hwqueue.ready r

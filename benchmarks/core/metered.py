@@ -53,6 +53,8 @@ def costs_of_batches(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
     for _ in range(times):
         values = [QUEUE, claimer.node.node_id, claimer.node.epoch, BATCH]
         claimed = claimer.connection.execute(CLAIM, values).fetchall()
+        if len(claimed) < BATCH:
+            raise RanDryError("the scene holds too few leases")
         leases, tokens = [row[0] for row in claimed], [row[1] for row in claimed]
         costs.append(cost_of(claimer.connection, COMPLETE_MANY, [leases, tokens]))
     return {f"complete_leases of {BATCH}": costs}

@@ -3,7 +3,7 @@
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks, skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02. Idempotent: no; after a lost connection treat the outcome as not granted.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends. Statements and calls
--- cost microseconds each: what every claim needs is five statements, all of them here; what few need is elsewhere.
+-- cost microseconds each: what every claim needs is six statements, all but one of them here; what few need is elsewhere.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
@@ -59,9 +59,10 @@ begin
   queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
-    v_places := case when v_at_mark and v_left > 1 and not v_state.is_counted then
+    v_places := case when v_at_mark then
       hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1, v_left, v_now, p_shard) end;
+        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
+        case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
       select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
       from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard) p;
@@ -75,15 +76,8 @@ begin
       v_left := v_left - cardinality(v_places);
       continue;
     end if;
-    delete from hwqueue.ready r where r.ctid = coalesce(v_places[1], (
-      select x.ctid from hwqueue.ready x
-      where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
-        and x.position between v_front.position and v_front.position + v_front.window_size - 1
-        and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
-      order by x.position limit 1 for update skip locked))
-    returning r.* into v_entry;
-    v_at_mark := false;
-    continue when v_entry.lease_id is null;
+    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
     into task_name, params, headers, v_timeout

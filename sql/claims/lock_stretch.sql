@@ -20,13 +20,22 @@ end
 $$;
 
 -- Locks the oldest entries of a tier and rank between two positions whose classes are among p_classes; gives their places. When that
--- list is too long to be complete (201), each entry's class is looked up.
+-- list is too long to be complete (201), each entry's class is looked up. Of a single class it takes from p_from on, however far: by the
+-- index of classes, whatever else stands there.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
   p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 begin
+  if cardinality(p_classes) = 1 then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank and r.position >= p_from
+        and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  end if;
   if cardinality(p_classes) <= 200 then
     return array(
       select r.ctid from hwqueue.ready r

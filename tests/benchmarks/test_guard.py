@@ -41,7 +41,7 @@ def test_the_committed_limits_are_of_these_scenes() -> None:
 def test_a_call_above_its_limit_fails(
     server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smoke, "SCENES", {"few": Scene(200)})
+    monkeypatch.setattr(smoke, "SCENES", {"few": Scene(500)})
     file = tmp_path / "limits.toml"
     for more in (["--write"], []):
         ended = guard(server_dsn, file, *more)
