@@ -43,10 +43,12 @@ def test_a_call_above_its_limit_fails(
 ) -> None:
     monkeypatch.setattr(smoke, "SCENES", {"few": Scene(500)})
     file = tmp_path / "limits.toml"
-    for more in (["--write"], []):
-        ended = guard(server_dsn, file, *more)
-        assert ended.exit_code == 0, ended.output
-    found = limits.read(file)
+    assert guard(server_dsn, file, "--write").exit_code == 0
+    written = limits.read(file)  # of few calls in a new database: the next run may be a bit above
+    found = {call: {what: 1.3 * most for what, most in of.items()} for call, of in written.items()}
+    limits.write(file, found)
+    ended = guard(server_dsn, file)
+    assert ended.exit_code == 0, ended.output
     lower = {"few: claim_task": {**found["few: claim_task"], "pages": 5}}
     limits.write(file, {**found, **lower})
     ended = guard(server_dsn, file)
