@@ -879,7 +879,8 @@ begin
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
       select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
-      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard) p;
+      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size,
+        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard) p;
       exit when v_places = '{}';
     end if;
     if cardinality(v_places) > 1 then
@@ -3690,13 +3691,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql
     AS $$
 begin
   score := 0;
   if p_is_plain then
-    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_room,
+    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
                                  case when p_state.is_counted then 1 else p_limit end, p_now, p_shard);
   end if;
   p_is_plain := places <> '{}';
@@ -5407,16 +5408,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
   v_reach int := greatest(p_window, 8 * p_limit) - 1;
   v_eligible hwqueue.profile_queue;
-  v_tier smallint;
-  v_rank bigint;
-  v_position bigint;
-  v_marks int;
+  v_tier smallint := 0;
+  v_rank bigint := p_tried_rank;
+  v_position bigint := p_tried_position;
+  v_marks int := 1;
   v_front record;
   v_places tid[] := '{}';
 begin
@@ -5425,34 +5426,36 @@ begin
   if v_eligible.is_even is distinct from true then
     return '{}';
   end if;
-  perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
-  if found then
-    return '{}';
-  end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
     if v_eligible.classes = '{}' then
       return '{}';
     end if;
   end if;
-  -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
-  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
-  from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  if v_marks = 1 then
-    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, so that it is this index
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
-    order by r.rank, r.position limit 1;
-    if not found then
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
-      order by r.tier, r.rank, r.position limit 1;
+  if p_tried_position is null then
+    perform 1 from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
+    if found then
+      return '{}';
     end if;
-    if not found then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
-                                       v_position + v_reach, p_limit, p_now, p_shard);
+    -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
+    select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
+    from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+    if v_marks = 1 then
+      -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
+      order by r.rank, r.position limit 1;
+      if not found then
+        perform 1 from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
+        order by r.tier, r.rank, r.position limit 1;
+      end if;
+      if not found then
+        v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
+                                         v_position + v_reach, p_limit, p_now, p_shard);
+      end if;
     end if;
   end if;
   if v_places = '{}' then
@@ -6419,7 +6422,7 @@ GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -6589,7 +6592,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double pre
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -8,6 +8,7 @@ drop function if exists hwqueue.complete_plain_batch(jsonb, uuid, timestamptz, i
 drop function if exists hwqueue.finish_completed(hwqueue.claim, jsonb, timestamptz, int);
 drop function if exists hwqueue.lock_stretch(hwqueue.profile_queue, text[], hwqueue.headroom, smallint, bigint, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.settle_claim(uuid, bigint, jsonb, timestamptz, int);
+drop function if exists hwqueue.take_front(bigint, xid8, int, text[], int, hwqueue.headroom, int, timestamptz, int);
 drop function if exists hwqueue.lock_heads(bigint[], int, timestamptz, int);
 drop function if exists hwqueue.next_lane(bigint[], double precision[], int[], smallint, bigint, double precision, int, int, timestamptz, int);
 drop function if exists hwqueue.front_lane(bigint[], double precision[], int[], int, timestamptz, int);

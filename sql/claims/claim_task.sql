@@ -65,7 +65,8 @@ begin
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
       select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
-      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard) p;
+      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size,
+        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard) p;
       exit when v_places = '{}';
     end if;
     if cardinality(v_places) > 1 then

@@ -1,15 +1,16 @@
 -- Locks the best ready entries that a node may run now and gives their places, best first; no places: there are none. A plain node
 -- (p_is_plain) takes from the front of its only queue; when there is nothing for it, it is plain no longer: the next call need not ask.
+-- p_tried_*: see take_front.
 -- Locks: as pick_leases. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom,
-  inout p_is_plain boolean, p_queue_ids int[], p_tasks text[], p_window int, p_limit int, p_now timestamptz, p_shard int,
+  inout p_is_plain boolean, p_queue_ids int[], p_tasks text[], p_window int, p_tried_rank bigint, p_tried_position bigint, p_limit int, p_now timestamptz, p_shard int,
   out places tid[], out score double precision)
 language plpgsql volatile
 as $$
 begin
   score := 0;
   if p_is_plain then
-    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_room,
+    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
                                  case when p_state.is_counted then 1 else p_limit end, p_now, p_shard);
   end if;
   p_is_plain := places <> '{}';

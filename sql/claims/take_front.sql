@@ -2,19 +2,19 @@
 -- at the front of the queue's order, else the heads of its classes; no places: there are none, or the node likes some
 -- classes of this queue better than others, or is at a loss otherwise: see pick_leases.
 -- At the front it walks a stretch of p_window positions (more for a larger batch) of the best tier and rank: no more entries
--- than that, less where other queues share them.
+-- than that, less where other queues share them. p_tried_*: the only mark of the queue, if the caller has tried the stretch there in vain.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_window int,
+create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_window int, p_tried_rank bigint, p_tried_position bigint,
                                               p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
   v_reach int := greatest(p_window, 8 * p_limit) - 1;
   v_eligible hwqueue.profile_queue;
-  v_tier smallint;
-  v_rank bigint;
-  v_position bigint;
-  v_marks int;
+  v_tier smallint := 0;
+  v_rank bigint := p_tried_rank;
+  v_position bigint := p_tried_position;
+  v_marks int := 1;
   v_front record;
   v_places tid[] := '{}';
 begin
@@ -23,34 +23,36 @@ begin
   if v_eligible.is_even is distinct from true then
     return '{}';
   end if;
-  perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
-  if found then
-    return '{}';
-  end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
     if v_eligible.classes = '{}' then
       return '{}';
     end if;
   end if;
-  -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
-  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
-  from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  if v_marks = 1 then
-    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, so that it is this index
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
-    order by r.rank, r.position limit 1;
-    if not found then
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
-      order by r.tier, r.rank, r.position limit 1;
+  if p_tried_position is null then
+    perform 1 from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
+    if found then
+      return '{}';
     end if;
-    if not found then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
-                                       v_position + v_reach, p_limit, p_now, p_shard);
+    -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
+    select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
+    from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+    if v_marks = 1 then
+      -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
+      order by r.rank, r.position limit 1;
+      if not found then
+        perform 1 from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
+        order by r.tier, r.rank, r.position limit 1;
+      end if;
+      if not found then
+        v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
+                                         v_position + v_reach, p_limit, p_now, p_shard);
+      end if;
     end if;
   end if;
   if v_places = '{}' then
