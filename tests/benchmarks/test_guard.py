@@ -63,7 +63,7 @@ def test_one_bad_attempt_is_no_excess(
     attempts = iter([90.0, 40.0, 90.0, 90.0, 90.0, 40.0])
 
     def measured(_run: object, _dsn: str, name: str, _scene: Scene) -> limits.Figures:
-        return {f"{name}: claim_task": {"pages": next(attempts)}}
+        return {f"{name}: claim_task": {"pages": next(attempts), "wal bytes": 0}}
 
     monkeypatch.setattr(smoke, "SCENES", {"few": Scene(500)})
     monkeypatch.setattr(smoke, "_measure", measured)
