@@ -2621,6 +2621,8 @@ $$;
 CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
+declare
+  v_places tid[];
 begin
   if cardinality(p_classes) = 1 then
     return array(
@@ -2631,12 +2633,17 @@ begin
       for update skip locked);
   end if;
   if cardinality(p_classes) <= 200 then
-    return array(
+    v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+        and r.position between p_from and case when cardinality(p_classes) <= 64 then least(p_to, p_from + 31 + 8 * p_limit) else p_to end
+        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
+    if v_places = '{}' and cardinality(p_classes) <= 64 then
+      v_places := hwqueue.lock_heads(p_classes, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
+    end if;
+    return v_places;
   end if;
   return array(
     select r.ctid from hwqueue.ready r

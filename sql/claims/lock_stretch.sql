@@ -20,13 +20,16 @@ end
 $$;
 
 -- Locks the oldest entries of a tier and rank between two positions whose classes are among p_classes; gives their places. When that
--- list is too long to be complete (201), each entry's class is looked up. Of a single class it takes from p_from on, however far: by the
--- index of classes, whatever else stands there.
+-- list is too long to be complete (201), each entry's class is looked up. Of a few classes (64) it takes from p_from on, however far, and
+-- of the tiers and ranks behind as well: after a short walk (a mark lags by up to 32 claims) it asks for their heads, whatever else
+-- stands there; of a single class at once.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
   p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
+declare
+  v_places tid[];
 begin
   if cardinality(p_classes) = 1 then
     return array(
@@ -37,12 +40,17 @@ begin
       for update skip locked);
   end if;
   if cardinality(p_classes) <= 200 then
-    return array(
+    v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+        and r.position between p_from and case when cardinality(p_classes) <= 64 then least(p_to, p_from + 31 + 8 * p_limit) else p_to end
+        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
+    if v_places = '{}' and cardinality(p_classes) <= 64 then
+      v_places := hwqueue.lock_heads(p_classes, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
+    end if;
+    return v_places;
   end if;
   return array(
     select r.ctid from hwqueue.ready r
