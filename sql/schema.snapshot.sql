@@ -1675,16 +1675,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
-  v_digest bytea := sha256(convert_to(jsonb_build_array(p_labels, p_rack)::text, 'UTF8'));
+  v_digest bytea := sha256(convert_to(jsonb_build_array(p_node.labels, p_node.rack)::text, 'UTF8'));
   v_profile_id bigint;
 begin
   loop
     insert into hwqueue.profile (shard_id, digest, labels, rack, anchors, created_at)
-    values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
     on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
@@ -2240,7 +2240,7 @@ begin
     from unnest(hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
                                          false, p_shard)) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
+    where hwqueue.suits(c, v_profile, null, '{}')
       and not exists (select 1 from hwqueue.profile_eligibility e
                         where e.shard_id = p_shard and e.profile_id = p_node.profile_id
                           and e.queue_id = c.queue_id and e.class_id = c.class_id);
@@ -2282,7 +2282,7 @@ begin
          c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
+    and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
   perform hwqueue.note_eligible(p_profile.profile_id, v_batch, p_shard);
   -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
@@ -2315,8 +2315,8 @@ begin
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
          c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
+  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
   on conflict do nothing;
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
@@ -4422,11 +4422,12 @@ begin
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids)
     order by count(*) desc limit 200
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids)
+    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids)
       and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
     group by c.class_id
   )
@@ -4666,7 +4667,7 @@ begin
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   -- before the lock: it may wait for another registration of such a node
-  v_node.profile_id := hwqueue.find_profile(v_node.labels, v_node.rack, hwqueue.clock(), p_shard);
+  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
@@ -5334,6 +5335,12 @@ begin
     select o.queue_id from hwqueue.queue o
     where o.shard_id = p_shard and o.queue_id = any (v_queues) and o.dropped_before is null for update skip locked);
 end
+$$;
+
+CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources)
 $$;
 
 CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
@@ -6226,7 +6233,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_ten
 
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
@@ -6594,6 +6601,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 

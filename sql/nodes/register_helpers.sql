@@ -1,17 +1,17 @@
 -- Steps of register_node, each under the lock that it holds.
 
--- The profile of these labels and this rack, written if it is new, and kept from being pruned until the node is written.
+-- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is written.
 -- Locks: the profile, for key share. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.find_profile(p_labels jsonb, p_rack bigint, p_now timestamptz, p_shard int) returns bigint
+create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
-  v_digest bytea := sha256(convert_to(jsonb_build_array(p_labels, p_rack)::text, 'UTF8'));
+  v_digest bytea := sha256(convert_to(jsonb_build_array(p_node.labels, p_node.rack)::text, 'UTF8'));
   v_profile_id bigint;
 begin
   loop
     insert into hwqueue.profile (shard_id, digest, labels, rack, anchors, created_at)
-    values (p_shard, v_digest, p_labels, p_rack, hwqueue.profile_anchors(p_labels, p_rack), p_now)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
     on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;

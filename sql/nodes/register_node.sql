@@ -20,7 +20,7 @@ begin
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   -- before the lock: it may wait for another registration of such a node
-  v_node.profile_id := hwqueue.find_profile(v_node.labels, v_node.rack, hwqueue.clock(), p_shard);
+  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced

@@ -60,7 +60,7 @@ begin
          c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.exprs_hold(c.required, p_profile.labels, p_profile.rack, null, '{}')
+    and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
   perform hwqueue.note_eligible(p_profile.profile_id, v_batch, p_shard);
   -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
@@ -95,8 +95,8 @@ begin
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
          c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
   from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
+  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
   on conflict do nothing;
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),

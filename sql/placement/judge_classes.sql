@@ -40,7 +40,7 @@ begin
     from unnest(hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
                                          false, p_shard)) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    where hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, null, '{}')
+    where hwqueue.suits(c, v_profile, null, '{}')
       and not exists (select 1 from hwqueue.profile_eligibility e
                         where e.shard_id = p_shard and e.profile_id = p_node.profile_id
                           and e.queue_id = c.queue_id and e.class_id = c.class_id);

@@ -1,0 +1,1 @@
+drop function if exists hwqueue.find_profile(jsonb, bigint, timestamptz, int);
