@@ -46,6 +46,101 @@ CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign inte
         group by a.key) n
 $$;
 
+CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_count record;
+  v_row record;
+begin
+  for v_count in
+    select (c.value ->> 't')::bigint as term_id, c.value ->> 'd' as domain, p_sign * (c.value ->> 'n')::int as leases,
+           p_sign * (c.value ->> 'h')::int as holders
+    from jsonb_array_elements(p_counted) c
+  loop
+    select k.ctid as place, k.leases, k.holders, k.updates into v_row
+    from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
+    limit 1 for no key update skip locked;
+    if found and v_row.updates < 32 then
+      update hwqueue.term_count k
+      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1
+      where k.ctid = v_row.place;
+    else
+      delete from hwqueue.term_count k where k.ctid = v_row.place;
+      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates)
+      select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
+             v_count.holders + coalesce(v_row.holders, 0), 0
+      from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
+    end if;
+  end loop;
+end
+$$;
+
+CREATE TABLE hwqueue.placement_class (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    digest bytea NOT NULL,
+    queue_id integer NOT NULL,
+    task_name text NOT NULL,
+    tenant text NOT NULL,
+    service_id uuid,
+    labels jsonb NOT NULL,
+    placement jsonb NOT NULL,
+    required jsonb NOT NULL,
+    preferred jsonb NOT NULL,
+    anchors text[] NOT NULL,
+    is_pinned boolean NOT NULL,
+    cpu_milli bigint DEFAULT 0 NOT NULL,
+    memory_mib bigint DEFAULT 0 NOT NULL,
+    gpu_count integer DEFAULT 0 NOT NULL,
+    gpu_milli integer DEFAULT 0 NOT NULL,
+    gpu_wanted uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    custom jsonb,
+    created_xid xid8 NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    retired_at timestamp with time zone,
+    retired_before xid8,
+    spread jsonb DEFAULT '[]'::jsonb NOT NULL,
+    terms jsonb DEFAULT '[]'::jsonb NOT NULL,
+    target uuid,
+    terms_written boolean DEFAULT false NOT NULL,
+    CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
+    CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
+    CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
+    CONSTRAINT placement_class_memory_mib_check CHECK ((memory_mib >= 0))
+);
+
+COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: what a node is looked up by';
+
+COMMENT ON COLUMN hwqueue.placement_class.is_pinned IS 'names a node or a resource: judged per node, not per profile';
+
+COMMENT ON COLUMN hwqueue.placement_class.gpu_milli IS 'share of one device in thousandths; gpu_count is then 1';
+
+COMMENT ON COLUMN hwqueue.placement_class.created_xid IS 'lets a claim find the classes it has not judged yet';
+
+COMMENT ON COLUMN hwqueue.placement_class.retired_before IS 'transactions from this one on cannot have found the class unretired (prune_classes)';
+
+COMMENT ON COLUMN hwqueue.placement_class.terms IS 'what it asks about other leases, in the order of the indexes in required, preferred and spread';
+
+COMMENT ON COLUMN hwqueue.placement_class.target IS 'the only lease of this class: a term names it';
+
+CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_spec jsonb := jsonb_build_object('use', p_use, 'all', p_items, 'domain', coalesce(p_domain, 'failure'))
+    || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end;
+begin
+  select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t where t.value -> 'spec' = v_spec;
+  if not found then
+    index := jsonb_array_length(p_terms);
+    p_terms := p_terms || jsonb_build_object('spec', v_spec, 'self', hwqueue.term_selects(v_spec, p_class),
+      'digest', ('x' || substr(encode(sha256(convert_to(v_spec::text, 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -64,6 +159,7 @@ declare
   v_taken record;
   v_timeout interval;
   v_token bigint;
+  v_counted jsonb;
 begin
   perform hwqueue.require_read_committed();
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
@@ -85,12 +181,15 @@ begin
   select t.p_load, t.assignment into v_taken
   from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
+  perform hwqueue.note_selected(array[v_class.class_id], p_shard);
+  v_counted := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment)
+    claimed_at, expires_at, check_at, assignment, counted)
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
-    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment);
+    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
+  perform hwqueue.add_counts(v_counted, 1, p_shard);
   return query select v_lease.lease_id, v_token, p_shard;
 end
 $$;
@@ -142,46 +241,6 @@ COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'counted claims; claims that 
 
 COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
 
-CREATE TABLE hwqueue.placement_class (
-    shard_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    digest bytea NOT NULL,
-    queue_id integer NOT NULL,
-    task_name text NOT NULL,
-    tenant text NOT NULL,
-    service_id uuid,
-    labels jsonb NOT NULL,
-    placement jsonb NOT NULL,
-    required jsonb NOT NULL,
-    preferred jsonb NOT NULL,
-    anchors text[] NOT NULL,
-    is_pinned boolean NOT NULL,
-    cpu_milli bigint DEFAULT 0 NOT NULL,
-    memory_mib bigint DEFAULT 0 NOT NULL,
-    gpu_count integer DEFAULT 0 NOT NULL,
-    gpu_milli integer DEFAULT 0 NOT NULL,
-    gpu_wanted uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    custom jsonb,
-    created_xid xid8 NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    retired_at timestamp with time zone,
-    retired_before xid8,
-    CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
-    CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
-    CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
-    CONSTRAINT placement_class_memory_mib_check CHECK ((memory_mib >= 0))
-);
-
-COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: what a node is looked up by';
-
-COMMENT ON COLUMN hwqueue.placement_class.is_pinned IS 'names a node or a resource: judged per node, not per profile';
-
-COMMENT ON COLUMN hwqueue.placement_class.gpu_milli IS 'share of one device in thousandths; gpu_count is then 1';
-
-COMMENT ON COLUMN hwqueue.placement_class.created_xid IS 'lets a claim find the classes it has not judged yet';
-
-COMMENT ON COLUMN hwqueue.placement_class.retired_before IS 'transactions from this one on cannot have found the class unretired (prune_classes)';
-
 CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -200,12 +259,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) RETURNS double precision
+CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select coalesce(
     100 * sum((p.value ->> 'weight')::double precision)
-            filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources))
+            filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
         / sum(abs((p.value ->> 'weight')::double precision)), 0)
   from jsonb_array_elements(p_preferred) p
 $$;
@@ -270,6 +329,13 @@ begin
     end if;
   end if;
 end
+$$;
+
+CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
+    LANGUAGE sql
+    AS $$
+  select not exists (
+    select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid and x is distinct from pg_current_xact_id_if_assigned())
 $$;
 
 CREATE TABLE hwqueue.queue (
@@ -356,6 +422,77 @@ begin
       jsonb_build_object('field', 'policy.heartbeat_interval'), 'a quarter of the claim timeout is a good choice');
   end if;
   return v_row;
+end
+$$;
+
+CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_expr jsonb;
+  v_branch jsonb;
+  v_branches jsonb;
+  v_items jsonb;
+  v_bound record;
+begin
+  exprs := '[]'::jsonb;
+  for v_expr in select e.value from jsonb_array_elements(p_exprs) with ordinality e order by e.ordinality loop
+    if v_expr ? 'any' then
+      v_branches := '[]'::jsonb;
+      for v_branch in select b.value from jsonb_array_elements(v_expr -> 'any') with ordinality b order by b.ordinality loop
+        v_bound := hwqueue.bind_exprs(v_branch, case p_place when 'require' then 'any' else p_place end, null, p_class, p_terms);
+        p_terms := v_bound.p_terms;
+        v_branches := v_branches || jsonb_build_array(v_bound.exprs);
+      end loop;
+      v_expr := jsonb_build_object('any', v_branches);
+    elsif v_expr ?| array['leases', 'service', 'lease'] then
+      v_items := case
+        when v_expr ? 'lease' then jsonb_build_array(jsonb_build_object('lease', v_expr -> 'lease'))
+        when v_expr ? 'service' then jsonb_build_array(jsonb_build_object('service', v_expr -> 'service', 'tenants', '*'))
+        when p_place = 'require' and not v_expr ? 'away' then p_together
+        else jsonb_build_array(hwqueue.term_item(v_expr -> 'leases', v_expr -> 'tenants', p_class)) end;
+      v_bound := hwqueue.add_term(case when p_place = 'prefer' then 'soft' when not v_expr ? 'away' then 'toward'
+                                       when p_place = 'require' then 'away' else 'apart' end,
+                                  v_items, v_expr ->> 'domain', p_class, p_terms);
+      p_terms := v_bound.p_terms;
+      v_expr := v_expr || jsonb_build_object('term', v_bound.index);
+    end if;
+    exprs := exprs || jsonb_build_array(v_expr);
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_together jsonb := (
+    select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class) order by e.ordinality), '[]')
+    from jsonb_array_elements(p_class.required) with ordinality e where e.value ? 'leases' and not e.value ? 'away');
+  v_terms jsonb := '[]'::jsonb;
+  v_bound record;
+  v_item jsonb;
+  v_items jsonb := '[]'::jsonb;
+begin
+  v_bound := hwqueue.bind_exprs(p_class.required, 'require', v_together, p_class, v_terms);
+  p_class.required := v_bound.exprs;
+  v_terms := v_bound.p_terms;
+  for v_item in select p.value from jsonb_array_elements(p_class.preferred) with ordinality p order by p.ordinality loop
+    v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, v_terms);
+    v_terms := v_bound.p_terms;
+    v_items := v_items || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
+  end loop;
+  p_class.preferred := v_items;
+  v_items := '[]'::jsonb;
+  for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
+    v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
+                                     else 'soft' end,
+      jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), v_item ->> 'domain', p_class, v_terms);
+    v_terms := v_bound.p_terms;
+    v_items := v_items || jsonb_build_array(v_item || jsonb_build_object('term', v_bound.index));
+  end loop;
+  p_class.spread := v_items;
+  p_class.terms := v_terms;
 end
 $$;
 
@@ -798,7 +935,8 @@ begin
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
     ) c
-    cross join lateral (select hwqueue.class_reasons(c, v_node, v_load) #>> '{0,code}' as code) w
+    cross join lateral (
+      select hwqueue.class_reasons(c, v_node, v_load, hwqueue.recount_terms(c, null, v_now, p_shard), v_now, p_shard) #>> '{0,code}' as code) w
     where w.code is not null
     group by w.code
   ) r;
@@ -845,6 +983,7 @@ declare
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
+  v_counted jsonb;
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -878,7 +1017,7 @@ begin
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
-      select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
+      select p.p_is_plain, p.places, p.score, p.counted, false into v_is_plain, v_places, score, v_counted, v_at_mark
       from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size,
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard) p;
       exit when v_places = '{}';
@@ -913,9 +1052,9 @@ begin
     attempt := v_entry.attempt_count + 1;
     expires_at := v_now + v_timeout;
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment)
+                               claimed_at, expires_at, check_at, assignment, counted)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment);
+            v_now, expires_at, expires_at, assignment, v_counted);
     return next;
   end loop;
   if v_changed then
@@ -961,17 +1100,36 @@ CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
   select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
 $$;
 
-CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
+CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
+  with known as materialized (
+    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources
+  )
   select coalesce(jsonb_agg(r.reason), '[]')
   from (
-    select jsonb_build_object('code', u.code, 'permanent', true, 'message', hwqueue.reason_message(u.code, e.value, p_node.labels),
-                              'predicate', e.value) as reason
-    from jsonb_array_elements(p_class.required) e
+    select jsonb_build_object('code', u.code, 'permanent', u.is_fixed, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(e.value), p_node.labels),
+                              'predicate', hwqueue.without_terms(e.value)) as reason
+    from known f
+    cross join jsonb_array_elements(p_class.required) e
     cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids) as code) u
+      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts) as code,
+             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null) is not null as is_fixed) u
     where u.code is not null
+    union all
+    select jsonb_build_object('code', u.code, 'permanent', false, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(s.value), '{}'),
+                              'predicate', hwqueue.without_terms(s.value))
+    from known f
+    cross join jsonb_array_elements(p_class.spread) with ordinality s
+    cross join lateral (
+      select hwqueue.spread_reason(s.value, p_class, f.facts, (p_recount #>> array['floors', (s.ordinality - 1)::text])::bigint,
+                                   p_now, p_shard) as code) u
+    where u.code is not null
+    union all
+    select jsonb_build_object('code', 'anti_affinity_conflict', 'permanent', false,
+      'message', format('a running lease in this %s keeps away from such leases', k.value ->> 0))
+    from jsonb_array_elements(p_recount -> 'kept_out') k
+    where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
       'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
@@ -984,6 +1142,23 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
     where p_node.cordoned_at is not null
   ) r
+$$;
+
+CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_facts jsonb;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+  return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
+    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts),
+    hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
+      select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
+    hwqueue.spread_score(v_class, v_facts, null, p_now, p_shard));
+end
 $$;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -1132,6 +1307,95 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_held bigint := 0;
+  v_here bigint := 0;
+  v_elsewhere boolean := false;
+begin
+  if p_recount is not null then
+    v_held := coalesce((p_recount #>> array[p_value, 'held'])::bigint, 0);
+  elsif p_value is not null then
+    select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
+  end if;
+  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_now, p_shard) else 0 end;
+  if p_self and v_here <= 0 then  -- may it start its group?
+    v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, p_now, p_shard) > 0;
+  end if;
+  return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere, 'self', p_self);
+end
+$$;
+
+CREATE TABLE hwqueue.term (
+    shard_id integer NOT NULL,
+    term_id bigint NOT NULL,
+    digest bigint NOT NULL,
+    spec jsonb NOT NULL,
+    use text NOT NULL,
+    domain text NOT NULL,
+    anchors text[] NOT NULL,
+    written_xid xid8 NOT NULL,
+    barrier xid8,
+    published_at timestamp with time zone
+);
+
+COMMENT ON COLUMN hwqueue.term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
+
+COMMENT ON COLUMN hwqueue.term.barrier IS 'transactions below this one may not know of it';
+
+CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
+  v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
+  v_claims uuid[];
+  v_locked int;
+  v_count record;
+begin
+  v_claims := array(
+    select c.lease_id
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    where c.shard_id = p_shard and (c.counted @> v_known) is not true
+      and (exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id)
+             and coalesce(c.lease_id = v_lease, true)
+           or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
+  select count(*) into v_locked from (
+    select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims) for update skip locked) l;
+  if v_locked < cardinality(v_claims) then
+    return false;
+  end if;
+  for v_count in
+    select c.lease_id, jsonb_build_array(jsonb_build_object('t', p_term.term_id,
+             'd', coalesce(hwqueue.domain_value(p_term.domain, n.node_id, n.rack, n.labels), ''),
+             'n', (coalesce(c.lease_id = v_lease, true) and exists (
+               select 1 from hwqueue.class_term m
+               where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id))::int,
+             'h', (p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)))::int)) as counted
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and c.lease_id = any (v_claims)
+  loop
+    update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
+    where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
+    perform hwqueue.add_counts(v_count.counted, 1, p_shard);
+  end loop;
+  return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
+  from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
+  where t.counts or t.use = 'away'
+$$;
+
 CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1267,6 +1531,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_domain
+    when 'node' then p_node::text
+    when 'rack' then p_rack::text
+    when 'own:rack' then coalesce(p_rack::text, p_node::text)
+    else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string', 'number', 'boolean')
+              then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
+              when p_domain like 'own:%' then p_node::text end
+  end
+$$;
+
 CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -1284,6 +1561,8 @@ begin
   v_class.placement := p_placement;
   v_class.required := coalesce(p_placement -> 'require', '[]');
   v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
+  v_class.spread := coalesce(p_placement -> 'spread', '[]');
+  v_class.terms := '[]';
   v_class.anchors := hwqueue.class_anchors(v_class.required);
   -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
   v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
@@ -1295,6 +1574,10 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
+  if v_class.spread <> '[]' or jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
+       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
+    v_class := hwqueue.bind_terms(v_class);
+  end if;
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
 end
@@ -1351,14 +1634,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, is_mutual boolean)
     LANGUAGE sql STABLE
     AS $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, p.is_mutual
   from hwqueue.profile_eligibility p
   where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.is_mutual
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
@@ -1380,11 +1663,14 @@ CREATE TABLE hwqueue.claim (
     stop_requested_at timestamp with time zone,
     stop_reason text,
     stop_by timestamp with time zone,
-    stop_detail text
+    stop_detail text,
+    counted jsonb
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
 COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql
@@ -1432,6 +1718,77 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_mutual bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entry hwqueue.ready;
+  v_entered record;
+begin
+  blocked := '{}';
+  is_new := false;
+  kept := '{}';
+  for v_index in 1 .. cardinality(p_places) loop
+    select r.* into v_entry from hwqueue.ready r where r.ctid = p_places[v_index];
+    if cardinality(p_mutual) > 200 or v_entry.class_id = any (p_mutual) then
+      exit when v_index > 1;
+      v_entered := hwqueue.enter_terms(v_entry.class_id, v_entry.lease_id, hwqueue.read_node(p_node, p_shard), p_now, p_shard);
+      counted := v_entered.counted;
+      if v_entered.reason is null then
+        kept := p_places[1 : 1];
+      else
+        blocked := array[v_entry.class_id];
+        is_new := v_entered.reason = 'unpublished';
+      end if;
+      exit;
+    end if;
+    kept := kept || p_places[v_index];
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.enter_terms(p_class_id bigint, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_facts jsonb;
+  v_starts boolean;
+  v_alone text[];
+  v_shared text[];
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+  v_starts := hwqueue.starts_group(v_class, v_facts);
+  select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
+  into v_alone, v_shared
+  from (
+    select t.term_id || '@' || t.place as place, t.decides as alone
+    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
+    union all
+    select t.term_id || '@', v_starts  -- a group's gate is one for all places
+    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    where t.use = 'toward' and t.decides and t.counts
+  ) g;
+  reason := hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard);
+  if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
+    if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
+      -- what was read before the gates were ours may have changed
+      v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+      reason := case when hwqueue.starts_group(v_class, v_facts) > v_starts then 'busy'
+                     else hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
+    else
+      reason := 'busy';
+    end if;
+  end if;
+  if reason is null then
+    counted := hwqueue.counts_of(v_class, p_lease, p_node, p_shard);
+    perform hwqueue.add_counts(counted, 1, p_shard);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -1475,7 +1832,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) RETURNS text
+CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 declare
@@ -1498,8 +1855,10 @@ begin
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources)) then null
+        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts)) then null
       else 'required_affinity_unsatisfiable' end;
+  elsif p_expr ?| array['leases', 'service', 'lease'] then
+    return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
     v_holds := p_expr -> 'node' @> to_jsonb(p_node);
   elsif p_expr ? 'rack' then
@@ -1517,14 +1876,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) RETURNS boolean
+CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources) is not null then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts) is not null then
       return false;
     end if;
   end loop;
@@ -1560,6 +1919,22 @@ begin
   update hwqueue.claim c set expires_at = v_until, check_at = least(c.check_at, v_until)
   where c.shard_id = p_shard and c.lease_id = p_lease;
   return v_until;
+end
+$$;
+
+CREATE FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+  if p_expr ? 'away' then
+    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
+                when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
+  elsif p_fact ->> 'value' is null then
+    return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
+  end if;
+  -- a lease may start the group that it requires to be with
+  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
+              then 'required_affinity_unsatisfiable' end;
 end
 $$;
 
@@ -1608,11 +1983,11 @@ begin
     v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
@@ -1728,6 +2103,9 @@ begin
   if v_claim.assignment is not null then
     perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
   end if;
+  if v_claim.counted is not null then
+    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+  end if;
   v_now := hwqueue.clock();
   update hwqueue.lease l
   set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
@@ -1757,7 +2135,7 @@ begin
     cross join lateral (
       select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
     where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and (p_node is null or c.node_id = p_node)
-      and c.assignment is null
+      and c.assignment is null and c.counted is null
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), record as (
     update hwqueue.lease l
@@ -1815,21 +2193,24 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
   end
 $$;
 
-CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_shard integer, OUT classes bigint[], OUT scores double precision[]) RETURNS record
+CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT mutual bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}')
-  into classes, scores
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_mutual), '{}')
+  into classes, scores, mutual
   from (
-    select e.class_id, hwqueue.lease_score(q.weight_affinity, q.weight_fit, e.affinity,
-             hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room)) as score
+    select e.class_id, e.is_mutual,
+           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
+                else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
     from hwqueue.queue q
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom
+      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
+             c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       where c.queue_id = q.queue_id
@@ -1838,9 +2219,17 @@ begin
       select s.share from hwqueue.class_reach s
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
+      and (p_without = '{}' or e.class_id <> all (p_without))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
   ) f;
 end
+$$;
+
+CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
+              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null) end
 $$;
 
 CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) RETURNS record
@@ -1862,6 +2251,10 @@ begin
   group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
 end
 $$;
+
+CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2085,6 +2478,14 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
          or p_node.custom <> '{}'
 $$;
 
+CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce((
+    select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = p_value
+    from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
+$$;
+
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
@@ -2114,6 +2515,10 @@ CREATE FUNCTION hwqueue.is_plain_completion(p_item jsonb) RETURNS boolean
      and jsonb_typeof(p_item -> 'claim_token') = 'number' and p_item ->> 'claim_token' ~ '^[0-9]{1,18}$'
      and p_item ->> 'lease_id' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
 $_$;
+
+CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
 
 CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2214,6 +2619,7 @@ declare
   v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
+  v_batch bigint[];
 begin
   extra := '[]'::jsonb;
   more := false;
@@ -2235,10 +2641,12 @@ begin
   if found then
     more := hwqueue.judge_for_profile(v_locked, v_horizon, p_shard) or more;
   else
+    v_batch := hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged,
+                                      hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
+    perform hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
-    from unnest(hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
-                                         false, p_shard)) u(class_id)
+             hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
+    from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
       and not exists (select 1 from hwqueue.profile_eligibility e
@@ -2276,10 +2684,12 @@ begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
     return false;
   end if;
+  perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity)
+    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}'),
+         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
@@ -2310,10 +2720,12 @@ begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
     return false;
   end if;
+  perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity)
+    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources),
+         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
   from hwqueue.placement_class c
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
   where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
@@ -2333,6 +2745,37 @@ CREATE FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard in
   select array(
     select c.class_id from unnest(p_judged) j join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j
     where c.created_xid >= p_mark)
+$$;
+
+CREATE FUNCTION hwqueue.kept_out_by(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select t.term_id
+  from hwqueue.class_term m
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+  cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
+  where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
+    and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+  order by t.term_id limit 1
+$$;
+
+CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(distinct jsonb_build_array(h.domain, h.place)), '[]')
+  from (
+    select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
+    from (
+      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
+      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
+      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+        and t.value #>> '{spec,use}' = 'away'
+        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
+    ) a
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+  ) h
+  where h.place is not null
 $$;
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea)
@@ -2474,6 +2917,28 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_value text := hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels);
+  v_runs record;
+  v_there boolean;
+begin
+  select c.node_id, c.stop_requested_at is null and c.expires_at > p_now as is_staying into v_runs
+  from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  if v_runs.node_id is null then
+    select l.node_id, true as is_staying into v_runs
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease and l.state = 'completed';
+    return jsonb_build_object('value', v_value, 'held', 0, 'elsewhere', false, 'self', false, 'here',
+      case when hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard) then 1 else 0 end);
+  end if;
+  v_there := hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard);
+  return jsonb_build_object('value', v_value, 'held', case when v_there then 1 else 0 end, 'elsewhere', false, 'self', false,
+    'here', case when v_there and v_runs.is_staying then 1 else 0 end);
+end
+$$;
+
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
@@ -2481,9 +2946,9 @@ CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
 $$;
 
-CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_affinity double precision, p_fit double precision) RETURNS double precision
+CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit $$;
+    AS $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
 
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
@@ -2496,6 +2961,22 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     else 'pending' end
   from hwqueue.lease l
   where l.shard_id = p_shard and l.lease_id = p_lease
+$$;
+
+CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
+begin
+  return (
+    select count(*) from (
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.stop_requested_at is not null and c.counted @> v_wanted
+      union
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+end
 $$;
 
 CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
@@ -2563,6 +3044,26 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   from hwqueue.queue q
   where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
+$$;
+
+CREATE FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_alone int[] := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
+  v_shared int[] := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
+  v_locked int := 0;
+begin
+  if v_alone <> '{}' then
+    select count(*) into v_locked from (
+      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_alone) for no key update skip locked) l;
+  end if;
+  if v_locked = cardinality(v_alone) and v_shared <> '{}' then
+    select v_locked + count(*) into v_locked from (
+      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_shared) for share skip locked) l;
+  end if;
+  return v_locked = cardinality(v_alone) + cardinality(v_shared);
+end
 $$;
 
 CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
@@ -2664,7 +3165,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     AS $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
          w.ranks[1], w.positions[1],
-         e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+         e.is_even and e.mutual = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
@@ -2684,6 +3185,34 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
+$$;
+
+CREATE FUNCTION hwqueue.mark_mutual(p_class_ids bigint[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_profile_ids bigint[];
+  v_locked bigint[];
+  v_nodes int;
+begin
+  update hwqueue.node_eligibility e set is_mutual = true
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_mutual;
+  get diagnostics v_nodes = row_count;
+  v_profile_ids := array(
+    select distinct e.profile_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_mutual);
+  v_locked := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
+  update hwqueue.profile_eligibility e set is_mutual = true
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked) and not e.is_mutual;
+  update hwqueue.profile_queue s
+  set mutual = array(select distinct u from unnest(s.mutual || array(
+        select e.class_id from hwqueue.profile_eligibility e
+        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
+  where s.shard_id = p_shard and s.profile_id = any (v_locked);
+  return v_nodes > 0 or v_profile_ids <> '{}';
+end
 $$;
 
 CREATE FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2710,6 +3239,7 @@ declare
   v_queue hwqueue.queue := hwqueue.default_policy();
   v_class hwqueue.placement_class;
   v_reach double precision;
+  v_recount jsonb;
   v_now timestamptz;
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
@@ -2724,18 +3254,21 @@ begin
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
   v_now := hwqueue.clock();
+  v_recount := hwqueue.recount_terms(v_class, null, v_now, p_shard);
   return query
     select n.node_id, n.name, w.reasons = '[]',
-           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
+           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
+             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
-                               hwqueue.node_headroom(n, u.load))),
+                               hwqueue.node_headroom(n, u.load)),
+             hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_now, p_shard)),
            w.reasons
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
+    cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, u.load)
+      select hwqueue.class_reasons(v_class, n, u.load, v_recount, v_now, p_shard)
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
@@ -2755,6 +3288,26 @@ begin
       hwqueue.normal_set(coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]')), p_field),
     hwqueue.normal_set(coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]')),
     coalesce(p_left -> 'resources', p_right -> 'resources'));
+end
+$$;
+
+CREATE FUNCTION hwqueue.move_counts(p_node hwqueue.node, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_claim record;
+begin
+  for v_claim in
+    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, p_node, p_shard) as now_counted
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    where c.shard_id = p_shard and c.node_id = p_node.node_id and c.counted is not null
+  loop
+    if v_claim.counted is distinct from v_claim.now_counted then
+      perform hwqueue.add_counts(v_claim.counted, -1, p_shard), hwqueue.add_counts(v_claim.now_counted, 1, p_shard);
+      update hwqueue.claim c set counted = v_claim.now_counted where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+    end if;
+  end loop;
 end
 $$;
 
@@ -3446,9 +3999,11 @@ CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_s
     LANGUAGE sql
     AS $$
   insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, is_even,
-                                          classes_seen)
+                                          mutual, classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
-         max(e.cpu_milli), max(e.memory_mib), bool_and(e.affinity = 0), '0'
+         max(e.cpu_milli), max(e.memory_mib),
+         bool_and(coalesce(e.affinity = 0, false)),
+         coalesce((array_agg(e.class_id) filter (where e.is_mutual))[1 : 201], '{}'), '0'
   from hwqueue.profile_eligibility e
   where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch) and e.gpu_count = 0 and e.custom is null
   group by e.queue_id
@@ -3457,7 +4012,26 @@ CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_s
       task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
       most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
       most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
+      mutual = array(select distinct u from unnest(s.mutual || excluded.mutual) u limit 201),
       is_even = s.is_even and excluded.is_even
+$$;
+
+CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    AS $$
+begin
+  perform 1 from hwqueue.term t where t.shard_id = p_shard limit 1;
+  if found then
+    insert into hwqueue.class_term (shard_id, class_id, term_id)
+    select p_shard, c.class_id, t.term_id
+    from hwqueue.placement_class c
+    join hwqueue.term t on t.shard_id = p_shard and t.anchors && hwqueue.selected_anchors(c) and hwqueue.term_selects(t.spec, c)
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+      and not exists (select 1 from hwqueue.class_term m
+                      where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = t.term_id);
+  end if;
+end
 $$;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
@@ -3668,15 +4242,19 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
+  v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
+  v_without bigint[] := p_without;
   v_judged record;
   v_fit record;
   v_policy record;
   v_best record;
+  v_entered record;
+  v_is_new boolean := false;
 begin
   places := '{}';
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
@@ -3686,30 +4264,56 @@ begin
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_load), p_queue_ids, p_tasks, v_judged.extra, p_shard);
-    if v_fit.classes <> '{}' then
+    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
+    while v_fit.classes <> '{}' loop
       v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
+      exit when places = '{}' or v_fit.mutual = '{}';
+      v_entered := hwqueue.enter_first(places, v_fit.mutual, p_state.node_id, p_now, p_shard);
+      places := v_entered.kept;
+      counted := v_entered.counted;
+      exit when places <> '{}';
+      v_is_new := v_is_new or v_entered.is_new;
+      v_without := v_without || v_entered.blocked;
+      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_fit.classes, v_fit.scores
+      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_entered.blocked[1];
+      v_fit.classes := coalesce(v_fit.classes, '{}');
+    end loop;
+    if places = '{}' and v_is_new then
+      v_is_new := (hwqueue.publish_terms(100, p_now, p_shard)).published > 0;
+      v_without := case when v_is_new then '{}' else v_without end;
     end if;
-    exit when places <> '{}' or not v_judged.more;
+    exit when places <> '{}' or not (v_judged.more or v_is_new);
+    v_is_new := false;
   end loop;
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
     LANGUAGE plpgsql
     AS $$
+declare
+  v_limit int := case when p_state.is_counted then 1 else p_limit end;
+  v_mutual bigint[];
+  v_blocked bigint[] := '{}';
 begin
   score := 0;
   if p_is_plain then
+    select s.mutual into v_mutual from hwqueue.profile_queue s
+    where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
     places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
-                                 case when p_state.is_counted then 1 else p_limit end, p_now, p_shard);
+                                 case when v_mutual = '{}' then v_limit else 1 end, p_now, p_shard);
+    if places <> '{}' and v_mutual <> '{}' then
+      select f.kept, f.counted, f.blocked into places, counted, v_blocked
+      from hwqueue.enter_first(places, v_mutual, p_state.node_id, p_now, p_shard) f;
+    end if;
   end if;
   p_is_plain := places <> '{}';
   if p_is_plain is distinct from true then
-    select p.places, p.score into places, score from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, p_now, p_shard) p;
+    select p.places, p.score, p.counted into places, score, counted
+    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, p_now, p_shard) p;
   end if;
 end
 $$;
@@ -3934,6 +4538,40 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_term hwqueue.term;
+  v_changed boolean;
+begin
+  published := 0;
+  pending := true;
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return;
+  end if;
+  pending := hwqueue.write_terms(p_limit, p_shard) > 0;
+  for v_term in
+    select t.* from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit p_limit
+  loop
+    -- written by this very transaction: others cannot see it yet
+    continue when v_term.written_xid = pg_current_xact_id();
+    v_changed := hwqueue.spread_term(v_term, p_shard);
+    if v_changed then
+      update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
+    elsif v_term.barrier is null and not hwqueue.alone_below(pg_snapshot_xmax(pg_current_snapshot())) then
+      update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
+      where t.shard_id = p_shard and t.term_id = v_term.term_id;
+    elsif (v_term.barrier is null or hwqueue.alone_below(v_term.barrier)) and hwqueue.count_running(v_term, p_shard) then
+      update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      published := published + 1;
+    end if;
+  end loop;
+  pending := pending or exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null);
+end
+$$;
+
 CREATE FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -4087,6 +4725,16 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit, 'spread', p_queue.weight_spread),
     'retain_completed', extract(epoch from p_queue.retain_completed),
     'retain_failed', extract(epoch from p_queue.retain_failed)))
+$$;
+
+CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
+  from hwqueue.term_count k
+  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain;
+end
 $$;
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
@@ -4367,6 +5015,7 @@ CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels 
       when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
       else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
+    when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
@@ -4385,6 +5034,7 @@ begin
   set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
   from hwqueue.placement_class k
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
+  perform hwqueue.move_counts(p_node, p_shard);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now,
       classes_seen = case when p_forget then '0' else s.classes_seen end,
@@ -4396,6 +5046,43 @@ begin
   into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used
   from hwqueue.node_usage_of_claims(p_node) u;
   perform hwqueue.write_load(v_load);
+end
+$$;
+
+CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here)), '{}')
+  from (
+    select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+           count(*) as held, count(*) filter (where c.stop_requested_at is null and c.expires_at > p_now) as here
+    from hwqueue.claim c
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and c.class_id = any (array(
+      select k.class_id from hwqueue.placement_class k
+      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+        and hwqueue.term_selects(p_spec, k)))
+    group by 1
+  ) r
+$$;
+
+CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_terms jsonb := '[]'::jsonb;
+  v_floors jsonb := '[]'::jsonb;
+  v_term jsonb;
+  v_spread jsonb;
+begin
+  for v_term in select s.value -> 'spec' from jsonb_array_elements(p_class.terms) with ordinality s order by s.ordinality loop
+    v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now, p_shard));
+  end loop;
+  for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
+    v_floors := v_floors || to_jsonb(case when v_spread ? 'max_skew' and not v_spread ? 'when' then
+      hwqueue.spread_floor(v_spread, p_class, v_terms, p_now, p_shard) end);
+  end loop;
+  return jsonb_build_object('terms', v_terms, 'floors', v_floors, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
 end
 $$;
 
@@ -4718,6 +5405,9 @@ declare
 begin
   delete from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease returning c.* into v_claim;
   perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
+  if v_claim.counted is not null then
+    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+  end if;
 end
 $$;
 
@@ -4904,7 +5594,8 @@ CREATE TABLE hwqueue.profile_queue (
     most_cpu_milli bigint NOT NULL,
     most_memory_mib bigint NOT NULL,
     is_even boolean NOT NULL,
-    classes_seen xid8 NOT NULL
+    classes_seen xid8 NOT NULL,
+    mutual bigint[] DEFAULT '{}'::bigint[] NOT NULL
 );
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
@@ -4916,6 +5607,8 @@ COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; 
 COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
+
+COMMENT ON COLUMN hwqueue.profile_queue.mutual IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
 
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -4939,6 +5632,34 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
+$$;
+
+CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select array['*', 'task:' || p_class.task_name]
+    || case when p_class.service_id is null then '{}' else array['service:' || p_class.service_id] end
+    || case when p_class.target is null then '{}' else array['lease:' || p_class.target] end
+    || array(select 'label:' || l.key || '=' || left(l.value, 200) from jsonb_each_text(p_class.labels) l)
+$$;
+
+CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
+  v_equal jsonb := (
+    select coalesce(jsonb_object_agg(e.value ->> 'label', e.value #>> '{values,0}'), '{}')
+    from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
+    where e.value ->> 'op' = 'in' and jsonb_array_length(e.value -> 'values') = 1);
+begin
+  if v_lease is not null then
+    return array(select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease);
+  end if;
+  return array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
+end
 $$;
 
 CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
@@ -5310,6 +6031,107 @@ CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestam
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
+CREATE FUNCTION hwqueue.spread_floor(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_domain text := p_spread ->> 'domain';
+  v_term_id bigint := (
+    select t.term_id from hwqueue.term t
+    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
+  v_places text[] := hwqueue.spread_places(p_spread, p_class, p_now, p_shard);
+begin
+  if v_places = '{}' or cardinality(v_places) < coalesce((p_spread ->> 'min_domains')::int, 1) then
+    return 0;
+  end if;
+  return (
+    select min(hwqueue.staying(v_term_id, p_recounts -> (p_spread ->> 'term')::int, p.place, p_now, p_shard)) from unnest(v_places) p(place));
+end
+$$;
+
+CREATE FUNCTION hwqueue.spread_places(p_spread jsonb, p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(
+    select distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels)
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+      and not exists (
+        select 1 from jsonb_array_elements(p_class.spread) k
+        where k.value ? 'max_skew' and not k.value ? 'when'
+          and hwqueue.domain_value(k.value ->> 'domain', n.node_id, n.rack, n.labels) is null)
+      and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
+           or hwqueue.exprs_hold(p_class.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, null)))
+$$;
+
+CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_floor bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_fact jsonb := p_facts -> (p_spread ->> 'term')::int;
+  v_count bigint := (v_fact ->> 'here')::bigint + case when (v_fact -> 'self')::boolean then 1 else 0 end;
+begin
+  if p_spread ? 'targets' or p_spread ? 'when' then
+    return null;  -- a preference
+  end if;
+  return case
+    when v_fact ->> 'value' is null then 'spread_exceeded'
+    when p_spread ? 'max_per_domain' then
+      case when v_count > (p_spread ->> 'max_per_domain')::bigint then 'spread_exceeded' end
+    when v_count - (p_spread ->> 'max_skew')::bigint > coalesce(p_floor, hwqueue.spread_floor(p_spread, p_class, null, p_now, p_shard)) then 'spread_exceeded'
+  end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_spread jsonb;
+  v_fact jsonb;
+  v_cost double precision;
+  v_boosts double precision[] := '{}';
+  v_weights double precision := 0;
+  v_boost double precision := 0;
+begin
+  for v_spread in select s.value from jsonb_array_elements(p_class.spread) s loop
+    v_fact := p_facts -> (v_spread ->> 'term')::int;
+    if v_spread ? 'targets' then
+      v_boost := v_boost + coalesce((v_spread ->> 'weight')::double precision, 100)
+        * hwqueue.target_boost(v_spread, v_fact, p_class, p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
+      v_weights := v_weights + coalesce((v_spread ->> 'weight')::double precision, 100);
+    elsif v_spread ? 'when' then
+      v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
+        (v_fact ->> 'here')::double precision
+          * ln(cardinality(hwqueue.spread_places(v_spread, p_class, p_now, p_shard)) + 2.0) + (v_spread ->> 'max_skew')::int - 1 end;
+    end if;
+  end loop;
+  if v_cost is not null then
+    v_boosts := v_boosts || 100 / (1 + v_cost);
+  end if;
+  if v_weights > 0 then
+    v_boosts := v_boosts || 50 * (1 + v_boost / v_weights);
+  end if;
+  return coalesce((select avg(b) from unnest(v_boosts) b), 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_classes bigint[] := hwqueue.selected_classes(p_term.spec, p_shard);
+  v_new bigint[];
+begin
+  v_new := array(
+    select c from unnest(v_classes) c
+    where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
+  insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
+  return hwqueue.mark_mutual(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
+end
+$$;
+
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5337,10 +6159,36 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select exists (
+    select 1 from jsonb_array_elements(p_facts) with ordinality f
+    where (f.value -> 'self')::boolean and (f.value ->> 'here')::bigint <= 0
+      and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
+$$;
+
+CREATE FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_held bigint;
+begin
+  if p_recount is not null then
+    return coalesce((select sum((r.value ->> 'here')::bigint) from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
+  elsif p_place is null then
+    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+  else
+    v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
+  end if;
+  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_now, p_shard) else 0 end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources)
+  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null)
 $$;
 
 CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
@@ -5582,6 +6430,177 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.target_boost(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_term_id bigint := (
+    select t.term_id from hwqueue.term t
+    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
+  v_total bigint;
+  v_percent double precision;
+  v_desired double precision;
+  v_least bigint;
+  v_most bigint;
+begin
+  if p_fact ->> 'value' is null then
+    return -1;
+  elsif p_spread -> 'targets' = '[]' then
+    select min(c.leases), max(c.leases) into v_least, v_most
+    from unnest(hwqueue.spread_places(p_spread, p_class, p_now, p_shard)) p(place)
+    cross join lateral (select hwqueue.staying(v_term_id, p_recount, p.place, p_now, p_shard) as leases) c;
+    return case
+      when (p_fact ->> 'here')::bigint > v_least then (v_least - (p_fact ->> 'here')::double precision) / greatest(v_least, 1)
+      when v_least = v_most then case when v_least = 0 then 0 else -1 end
+      else (v_most - v_least) / greatest(v_least, 1)::double precision end;
+  end if;
+  v_percent := coalesce(
+    (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
+     where (t.value -> 'value')::text = p_fact ->> 'value'),
+    100 - (select sum((t.value ->> 'percent')::double precision) from jsonb_array_elements(p_spread -> 'targets') t));
+  v_total := hwqueue.staying(v_term_id, p_recount, null, p_now, p_shard) + 1;
+  v_desired := v_percent / 100 * v_total;
+  return case when v_desired <= 0 then -1
+              else greatest(-1, (v_desired - (p_fact ->> 'here')::double precision - 1) / v_desired) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select coalesce(
+    (select array['lease:' || (i.value ->> 'lease')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'lease' limit 1),
+    (select array['service:' || (i.value ->> 'service')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1),
+    (select array['task:' || (i.value ->> 'task')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1),
+    (select array(select 'label:' || (e.value ->> 'label') || '=' || left(v.value, 200) from jsonb_array_elements_text(e.value -> 'values') v)
+     from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
+     where e.value ->> 'op' = 'in' order by jsonb_array_length(e.value -> 'values') limit 1),
+    array['*'])
+$$;
+
+CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:rack' end
+$$;
+
+CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_term record;
+  v_facts jsonb := '[]'::jsonb;
+begin
+  for v_term in
+    select (s.value -> 'self')::boolean as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           s.value #>> '{spec,all,0,lease}' as lease_id, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    order by s.ordinality
+  loop
+    v_facts := v_facts || case
+      when v_term.published_at is null and p_recount is null then 'null'::jsonb
+      when v_term.lease_id is not null then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
+      else hwqueue.count_fact(v_term.term_id, hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
+                              v_term.is_self, v_term.recount, p_now, p_shard) end;
+  end loop;
+  return v_facts;
+end
+$$;
+
+CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_tenants jsonb := coalesce(p_tenants, jsonb_build_array(p_class.tenant));
+begin
+  if p_selector ? 'exprs' then
+    return jsonb_build_object('exprs', p_selector -> 'exprs', 'tenants', v_tenants);
+  elsif p_selector ->> 'same' = 'task' then
+    return jsonb_build_object('task', p_class.task_name, 'queue', p_class.queue_id, 'tenants', v_tenants);
+  elsif p_class.service_id is null then
+    perform hwqueue.refuse('QHC03', 'a selector asks for the same service, but the lease has none',
+      jsonb_build_object('field', 'options.service_id'), 'give the lease a service_id, or select by labels or the same task');
+  end if;
+  return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
+end
+$$;
+
+CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_item jsonb;
+begin
+  for v_item in select i.value from jsonb_array_elements(p_spec -> 'all') i loop
+    if not (case
+      when v_item ? 'lease' then coalesce(v_item ->> 'lease' = p_class.target::text, false)
+      when jsonb_typeof(v_item -> 'tenants') = 'array' and not v_item -> 'tenants' ? p_class.tenant then false
+      when v_item ? 'service' then coalesce(v_item ->> 'service' = p_class.service_id::text, false)
+      when v_item ? 'task' then v_item ->> 'task' = p_class.task_name and (v_item ->> 'queue')::int = p_class.queue_id
+      else not exists (
+        select 1 from jsonb_array_elements(v_item -> 'exprs') e
+        where not hwqueue.label_holds(e.value ->> 'op', p_class.labels -> (e.value ->> 'label'), e.value -> 'values'))
+      end) then
+      return false;
+    end if;
+  end loop;
+  return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_expr jsonb;
+  v_reason text;
+begin
+  if p_facts @> '[null]' then
+    return 'unpublished';
+  end if;
+  if p_facts <> '[]' then
+    for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
+      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts);
+      if v_reason is not null then
+        return v_reason;
+      end if;
+    end loop;
+    for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
+      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, (p_recount #>> array['floors', v_index::text])::bigint,
+                                        p_now, p_shard);
+      if v_reason is not null then
+        return v_reason;
+      end if;
+    end loop;
+  end if;
+  if (case when p_recount is null then hwqueue.kept_out_by(p_class, p_lease, p_node, p_shard) is not null
+          else exists (
+            select 1 from jsonb_array_elements(p_recount -> 'kept_out') k
+            where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1) end) then
+    return 'anti_affinity_conflict';
+  end if;
+  return null;
+end
+$$;
+
+CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select t.term_id, t.use, t.domain, coalesce(hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+         bool_or(u.decides), bool_or(u.counts)
+  from (
+    select k.term_id, true as decides, (s.value -> 'self')::boolean as counts
+    from jsonb_array_elements(p_class.terms) s
+    join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
+    union all
+    select m.term_id, false, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
+  ) u
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
+  where u.decides or coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+  group by t.term_id, t.use, t.domain
+$$;
+
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5740,6 +6759,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_expr ? 'any' then jsonb_build_object('any', (
+      select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
+                       order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b))
+    else p_expr - 'term' end
+$$;
+
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5796,6 +6825,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_classes bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit);
+begin
+  if v_classes <> '{}' then
+    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid)
+    select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec', s.value #>> '{spec,use}',
+           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8
+    from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
+    where c.shard_id = p_shard and c.class_id = any (v_classes)
+    on conflict do nothing;
+    update hwqueue.placement_class c set terms_written = true where c.shard_id = p_shard and c.class_id = any (v_classes);
+  end if;
+  return cardinality(v_classes);
+end
+$$;
+
 CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
 );
@@ -5822,6 +6872,14 @@ CREATE TABLE hwqueue.class_reach (
     CONSTRAINT class_reach_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
 );
 
+CREATE TABLE hwqueue.class_term (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    term_id bigint NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
+
 CREATE TABLE hwqueue.finished (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -5830,6 +6888,13 @@ CREATE TABLE hwqueue.finished (
     lease_id uuid NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+CREATE TABLE hwqueue.gate (
+    shard_id integer NOT NULL,
+    gate_id integer NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.gate IS 'rows to be locked, each for some (term, place) pairs; never written';
 
 CREATE TABLE hwqueue.idempotency (
     shard_id integer NOT NULL,
@@ -5866,14 +6931,15 @@ CREATE TABLE hwqueue.node_eligibility (
     node_id uuid NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
-    affinity double precision NOT NULL,
+    affinity double precision,
     task_name text NOT NULL,
     cpu_milli bigint NOT NULL,
     memory_mib bigint NOT NULL,
     gpu_count integer NOT NULL,
     gpu_milli integer NOT NULL,
     gpu_wanted uuid[] NOT NULL,
-    custom jsonb
+    custom jsonb,
+    is_mutual boolean DEFAULT false NOT NULL
 );
 
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -5899,15 +6965,18 @@ CREATE TABLE hwqueue.profile_eligibility (
     profile_id bigint NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
-    affinity double precision NOT NULL,
+    affinity double precision,
     task_name text NOT NULL,
     cpu_milli bigint NOT NULL,
     memory_mib bigint NOT NULL,
     gpu_count integer NOT NULL,
     gpu_milli integer NOT NULL,
     gpu_wanted uuid[] NOT NULL,
-    custom jsonb
+    custom jsonb,
+    is_mutual boolean DEFAULT false NOT NULL
 );
+
+COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim looks';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -5959,6 +7028,27 @@ CREATE TABLE hwqueue.schema_info (
     CONSTRAINT schema_info_singleton_check CHECK (singleton)
 );
 
+CREATE TABLE hwqueue.term_count (
+    shard_id integer NOT NULL,
+    term_id bigint NOT NULL,
+    domain text NOT NULL,
+    leases integer NOT NULL,
+    holders integer NOT NULL,
+    updates integer NOT NULL
+)
+WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.term_count IS 'what runs of a term in a domain: the sum over all rows of both';
+
+ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.term_term_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 ALTER TABLE ONLY hwqueue.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
 
@@ -5973,6 +7063,9 @@ ALTER TABLE ONLY hwqueue.class_reach
 
 ALTER TABLE ONLY hwqueue.finished
     ADD CONSTRAINT finished_pkey PRIMARY KEY (shard_id, queue_id, state, finished_at, lease_id);
+
+ALTER TABLE ONLY hwqueue.gate
+    ADD CONSTRAINT gate_pkey PRIMARY KEY (shard_id, gate_id);
 
 ALTER TABLE ONLY hwqueue.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (shard_id, tenant, queue_id, idempotency_key);
@@ -6040,11 +7133,20 @@ ALTER TABLE ONLY hwqueue.schema_info
 ALTER TABLE ONLY hwqueue.shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (shard_id);
 
+ALTER TABLE ONLY hwqueue.term
+    ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
+
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
 CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
 
+CREATE INDEX claim_stopping ON hwqueue.claim USING btree (class_id) WHERE (stop_requested_at IS NOT NULL);
+
 CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
+
+CREATE INDEX class_term_class ON hwqueue.class_term USING btree (shard_id, class_id);
+
+CREATE INDEX class_term_term ON hwqueue.class_term USING btree (shard_id, term_id);
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
@@ -6070,6 +7172,8 @@ CREATE INDEX placement_class_required ON hwqueue.placement_class USING gin (requ
 
 CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
 
+CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
+
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (shard_id, class_id);
 
 CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (shard_id, name) WHERE (dropped_at IS NULL);
@@ -6080,6 +7184,14 @@ CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(dea
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
+CREATE INDEX term_anchors ON hwqueue.term USING gin (anchors);
+
+CREATE INDEX term_count_place ON hwqueue.term_count USING btree (shard_id, term_id, domain);
+
+CREATE UNIQUE INDEX term_digest ON hwqueue.term USING btree (shard_id, digest);
+
+CREATE INDEX term_unpublished ON hwqueue.term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
+
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_producer;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
@@ -6087,17 +7199,27 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) FROM PUBLIC;
 
@@ -6163,7 +7285,9 @@ REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_t
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
@@ -6181,6 +7305,12 @@ REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PU
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
@@ -6195,6 +7325,8 @@ REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) FROM PUBLIC;
 
@@ -6211,17 +7343,23 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_mutual bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class_id bigint, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6245,9 +7383,13 @@ REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier sma
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_shard integer, OUT classes bigint[], OUT scores double precision[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT mutual bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gate_of(p_place text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -6274,11 +7416,15 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_plain_completion(p_item jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
@@ -6308,6 +7454,10 @@ REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.kept_out_by(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
@@ -6326,11 +7476,15 @@ REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_affinity double precision, p_fit double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
@@ -6345,6 +7499,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
@@ -6352,6 +7508,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard in
 REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.mark_mutual(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6361,6 +7519,8 @@ GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
 
@@ -6416,6 +7576,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
@@ -6434,9 +7596,9 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -6458,6 +7620,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -6471,6 +7635,8 @@ REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -6500,6 +7666,10 @@ REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp w
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -6559,6 +7729,10 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
@@ -6600,7 +7774,21 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with 
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spread_floor(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_places(p_spread jsonb, p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_floor bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
@@ -6615,6 +7803,22 @@ REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[
 REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_boost(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -6641,6 +7845,10 @@ REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_shard integer) FROM PUBLIC;

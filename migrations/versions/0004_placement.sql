@@ -1,1 +1,81 @@
 drop function if exists hwqueue.find_profile(jsonb, bigint, timestamptz, int);
+
+-- Terms: what leases ask about other leases.
+drop function if exists hwqueue.expr_reason(jsonb, jsonb, bigint, uuid, uuid[]);
+drop function if exists hwqueue.exprs_hold(jsonb, jsonb, bigint, uuid, uuid[]);
+drop function if exists hwqueue.affinity_score(jsonb, jsonb, bigint, uuid, uuid[]);
+drop function if exists hwqueue.pick_places(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, int[], text[], int, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.pick_leases(hwqueue.node_state, hwqueue.node_load, int[], text[], int, timestamptz, int);
+drop function if exists hwqueue.eligible_classes(bigint, uuid, int, int);
+drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, int[], text[], jsonb, int);
+drop function if exists hwqueue.look_at_queue(text, bigint, xid8, timestamptz, int);
+drop function if exists hwqueue.class_reasons(hwqueue.placement_class, hwqueue.node, hwqueue.node_load);
+
+alter table hwqueue.placement_class
+  add column spread jsonb not null default '[]',
+  add column terms jsonb not null default '[]',
+  add column target uuid,
+  add column terms_written boolean not null default false;
+comment on column hwqueue.placement_class.terms is 'what it asks about other leases, in the order of the indexes in required, preferred and spread';
+comment on column hwqueue.placement_class.target is 'the only lease of this class: a term names it';
+create index placement_class_terms on hwqueue.placement_class (shard_id, class_id) where terms <> '[]' and not terms_written;
+
+create table hwqueue.term (
+  shard_id int not null,
+  term_id bigint generated always as identity,
+  digest bigint not null,
+  spec jsonb not null,
+  use text not null,
+  domain text not null,
+  anchors text[] not null,
+  written_xid xid8 not null,
+  barrier xid8,
+  published_at timestamptz,
+  primary key (shard_id, term_id)
+);
+comment on column hwqueue.term.written_xid is 'the transaction that last told a class of it; 0 before the first';
+comment on column hwqueue.term.barrier is 'transactions below this one may not know of it';
+create unique index term_digest on hwqueue.term (shard_id, digest);
+create index term_anchors on hwqueue.term using gin (anchors);
+create index term_unpublished on hwqueue.term (shard_id, term_id) where published_at is null;
+
+create table hwqueue.class_term (
+  shard_id int not null,
+  class_id bigint not null,
+  term_id bigint not null
+);
+comment on table hwqueue.class_term is 'the term selects leases of the class; the same row twice does no harm';
+create index class_term_term on hwqueue.class_term (shard_id, term_id);
+create index class_term_class on hwqueue.class_term (shard_id, class_id);
+
+create table hwqueue.term_count (
+  shard_id int not null,
+  term_id bigint not null,
+  domain text not null,
+  leases int not null,
+  holders int not null,
+  updates int not null
+) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
+comment on table hwqueue.term_count is 'what runs of a term in a domain: the sum over all rows of both';
+create index term_count_place on hwqueue.term_count (shard_id, term_id, domain);
+
+create table hwqueue.gate (
+  shard_id int not null,
+  gate_id int not null,
+  primary key (shard_id, gate_id)
+);
+comment on table hwqueue.gate is 'rows to be locked, each for some (term, place) pairs; never written';
+insert into hwqueue.gate (shard_id, gate_id) select 0, g from generate_series(0, 16383) g;
+
+alter table hwqueue.claim add column counted jsonb;
+comment on column hwqueue.claim.counted is 'what it has added to term_count; null when no term has to do with it';
+create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at is not null;
+
+alter table hwqueue.profile_eligibility add column is_mutual boolean not null default false;
+alter table hwqueue.node_eligibility add column is_mutual boolean not null default false;
+alter table hwqueue.profile_queue add column mutual bigint[] not null default '{}';
+comment on column hwqueue.profile_queue.mutual is 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
+drop function if exists hwqueue.lease_score(double precision, double precision, double precision, double precision);
+alter table hwqueue.profile_eligibility alter column affinity drop not null;
+alter table hwqueue.node_eligibility alter column affinity drop not null;
+comment on column hwqueue.profile_eligibility.affinity is 'null: it depends on other leases, and each claim looks';

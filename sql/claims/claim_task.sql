@@ -31,6 +31,7 @@ declare
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
+  v_counted jsonb;
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -64,7 +65,7 @@ begin
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
-      select p.p_is_plain, p.places, p.score, false into v_is_plain, v_places, score, v_at_mark
+      select p.p_is_plain, p.places, p.score, p.counted, false into v_is_plain, v_places, score, v_counted, v_at_mark
       from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size,
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard) p;
       exit when v_places = '{}';
@@ -99,9 +100,9 @@ begin
     attempt := v_entry.attempt_count + 1;
     expires_at := v_now + v_timeout;
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment)
+                               claimed_at, expires_at, check_at, assignment, counted)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment);
+            v_now, expires_at, expires_at, assignment, v_counted);
     return next;
   end loop;
   if v_changed then

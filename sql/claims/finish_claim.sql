@@ -19,6 +19,9 @@ begin
   if v_claim.assignment is not null then
     perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
   end if;
+  if v_claim.counted is not null then
+    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+  end if;
   v_now := hwqueue.clock();
   update hwqueue.lease l
   set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
@@ -30,7 +33,7 @@ begin
 end
 $$;
 
--- finish_claim for many: by lease and token, claims for which nothing was set aside and that bring no result; with p_node only that
+-- finish_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no result; with p_node only that
 -- node's. Gives the places in the list of those that it completed.
 -- Locks: the claims and the lease rows by lease_id. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
@@ -51,7 +54,7 @@ begin
     cross join lateral (
       select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
     where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and (p_node is null or c.node_id = p_node)
-      and c.assignment is null
+      and c.assignment is null and c.counted is null
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), record as (
     update hwqueue.lease l

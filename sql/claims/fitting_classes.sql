@@ -1,29 +1,54 @@
 -- The score by which claims order leases of one tier and rank, higher first.
-create or replace function hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision,
-                                               p_affinity double precision, p_fit double precision) returns double precision
+create or replace function hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision,
+  p_affinity double precision, p_fit double precision, p_spread double precision) returns double precision
 language sql immutable parallel safe
-as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit $$;
+as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
+
+-- The score of a class that prefers something about other leases, or how they spread.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+returns double precision
+language plpgsql stable
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_facts jsonb;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+  return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
+    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts),
+    hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
+      select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
+    hwqueue.spread_score(v_class, v_facts, null, p_now, p_shard));
+end
+$$;
 
 -- The classes of these queues that a node may run and has room for now, best score first:
 -- sum of weight x term (design 5.2), affinity -100..100 and fit 0..100.
--- p_extra: classes judged but not remembered, [{"class_id", "affinity"}].
+-- p_extra: classes judged but not remembered, [{"class_id", "affinity"}]; p_without: classes that this call has found blocked.
+-- mutual: those that must be checked at the claim, in no order.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[],
-                                                   p_extra jsonb, p_shard int, out classes bigint[], out scores double precision[])
+                                                   p_extra jsonb, p_without bigint[], p_now timestamptz, p_shard int,
+                                                   out classes bigint[], out scores double precision[], out mutual bigint[])
 language plpgsql stable
 as $$
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}')
-  into classes, scores
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_mutual), '{}')
+  into classes, scores, mutual
   from (
-    select e.class_id, hwqueue.lease_score(q.weight_affinity, q.weight_fit, e.affinity,
-             hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room)) as score
+    select e.class_id, e.is_mutual,
+           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
+                else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
     from hwqueue.queue q
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom
+      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
+             c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       where c.queue_id = q.queue_id
@@ -32,6 +57,7 @@ begin
       select s.share from hwqueue.class_reach s
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
+      and (p_without = '{}' or e.class_id <> all (p_without))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
   ) f;
 end

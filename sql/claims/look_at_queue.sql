@@ -1,5 +1,5 @@
 -- What a claim that names one queue needs to know of it and of what a node's profile may run there; no row: it is unknown or paused.
--- is_first: the profile likes all its classes alike, has seen all there are, and nothing comes before the mark at rank and position:
+-- is_first: the profile likes all its classes alike, none must be checked against others, it has seen all there are, and nothing comes before the mark at rank and position:
 -- most queues have one tier and rank. is_due: scheduled leases wait to be promoted.
 -- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in place of its call;
 -- the looks are ordered, so that each has its index.
@@ -10,7 +10,7 @@ language sql stable
 as $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
          w.ranks[1], w.positions[1],
-         e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+         e.is_even and e.mutual = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null

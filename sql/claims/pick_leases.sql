@@ -1,39 +1,21 @@
--- Locks the best ready entries that a node may run now and gives their places, best first; no places: there are none. A plain node
--- (p_is_plain) takes from the front of its only queue; when there is nothing for it, it is plain no longer: the next call need not ask.
--- p_tried_*: see take_front.
--- Locks: as pick_leases. Raises: QHN01 deregistered. Idempotent: no.
-create or replace function hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom,
-  inout p_is_plain boolean, p_queue_ids int[], p_tasks text[], p_window int, p_tried_rank bigint, p_tried_position bigint, p_limit int, p_now timestamptz, p_shard int,
-  out places tid[], out score double precision)
-language plpgsql volatile
-as $$
-begin
-  score := 0;
-  if p_is_plain then
-    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
-                                 case when p_state.is_counted then 1 else p_limit end, p_now, p_shard);
-  end if;
-  p_is_plain := places <> '{}';
-  if p_is_plain is distinct from true then
-    select p.places, p.score into places, score from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, p_now, p_shard) p;
-  end if;
-end
-$$;
-
 -- Locks the best ready entries that a node may run now, up to p_limit of them that score alike (one, where something is counted: what
--- fits changes with each), and gives their places, best first; no places: there are none.
+-- fits changes with each), and gives their places, best first; no places: there are none. p_without: classes known to be blocked.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
--- Locks: the profile row, skip locked; the entries, skip locked. Raises: QHN01 deregistered. Idempotent: no.
-create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_now timestamptz,
-  p_shard int, out places tid[], out score double precision)
+-- Locks: the profile row, skip locked; the entries, skip locked; as enter_terms and publish_terms. Raises: QHN01 deregistered. Idempotent: no.
+create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_without bigint[],
+  p_now timestamptz, p_shard int, out places tid[], out score double precision, out counted jsonb)
 language plpgsql volatile
 as $$
 declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
+  v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
+  v_without bigint[] := p_without;
   v_judged record;
   v_fit record;
   v_policy record;
   v_best record;
+  v_entered record;
+  v_is_new boolean := false;
 begin
   places := '{}';
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
@@ -43,14 +25,29 @@ begin
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, hwqueue.node_headroom(v_node, p_load), p_queue_ids, p_tasks, v_judged.extra, p_shard);
-    if v_fit.classes <> '{}' then
+    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
+    while v_fit.classes <> '{}' loop
       v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
+      exit when places = '{}' or v_fit.mutual = '{}';
+      v_entered := hwqueue.enter_first(places, v_fit.mutual, p_state.node_id, p_now, p_shard);
+      places := v_entered.kept;
+      counted := v_entered.counted;
+      exit when places <> '{}';
+      v_is_new := v_is_new or v_entered.is_new;
+      v_without := v_without || v_entered.blocked;
+      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_fit.classes, v_fit.scores
+      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_entered.blocked[1];
+      v_fit.classes := coalesce(v_fit.classes, '{}');
+    end loop;
+    if places = '{}' and v_is_new then
+      v_is_new := (hwqueue.publish_terms(100, p_now, p_shard)).published > 0;
+      v_without := case when v_is_new then '{}' else v_without end;
     end if;
-    exit when places <> '{}' or not v_judged.more;
+    exit when places <> '{}' or not (v_judged.more or v_is_new);
+    v_is_new := false;
   end loop;
 end
 $$;

@@ -9,5 +9,8 @@ declare
 begin
   delete from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease returning c.* into v_claim;
   perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
+  if v_claim.counted is not null then
+    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+  end if;
 end
 $$;

@@ -21,6 +21,7 @@ declare
   v_taken record;
   v_timeout interval;
   v_token bigint;
+  v_counted jsonb;
 begin
   perform hwqueue.require_read_committed();
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
@@ -42,12 +43,15 @@ begin
   select t.p_load, t.assignment into v_taken
   from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
+  perform hwqueue.note_selected(array[v_class.class_id], p_shard);
+  v_counted := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment)
+    claimed_at, expires_at, check_at, assignment, counted)
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
-    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment);
+    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
+  perform hwqueue.add_counts(v_counted, 1, p_shard);
   return query select v_lease.lease_id, v_token, p_shard;
 end
 $$;

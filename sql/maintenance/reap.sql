@@ -1,4 +1,4 @@
--- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; refreshes estimates. Safe to
+-- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; refreshes estimates, publishes terms. Safe to
 -- call from anywhere at any time; every part takes at most p_limit and skips what others hold.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit, call again.
@@ -66,6 +66,7 @@ begin
       v_from.estimated_at := p_now;
     end if;
   end if;
+  perform hwqueue.publish_terms(p_limit, p_now, p_shard);
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);

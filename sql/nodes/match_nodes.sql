@@ -9,6 +9,7 @@ declare
   v_queue hwqueue.queue := hwqueue.default_policy();
   v_class hwqueue.placement_class;
   v_reach double precision;
+  v_recount jsonb;
   v_now timestamptz;
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
@@ -23,18 +24,21 @@ begin
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
   v_now := hwqueue.clock();
+  v_recount := hwqueue.recount_terms(v_class, null, v_now, p_shard);
   return query
     select n.node_id, n.name, w.reasons = '[]',
-           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
+           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
+             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
-                               hwqueue.node_headroom(n, u.load))),
+                               hwqueue.node_headroom(n, u.load)),
+             hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_now, p_shard)),
            w.reasons
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
+    cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, u.load)
+      select hwqueue.class_reasons(v_class, n, u.load, v_recount, v_now, p_shard)
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',

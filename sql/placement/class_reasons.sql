@@ -9,26 +9,58 @@ as $$
       when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
       else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
+    when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
 $$;
 
--- Why a node may not run leases of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
--- Built from the functions that claims decide with (expr_reason, lacking), so the two cannot disagree.
+-- An expression as it was written, without the indexes of its terms.
+create or replace function hwqueue.without_terms(p_expr jsonb) returns jsonb
+language sql immutable
+as $$
+  select case when p_expr ? 'any' then jsonb_build_object('any', (
+      select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
+                       order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b))
+    else p_expr - 'term' end
+$$;
+
+-- Why a node may not run a lease of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
+-- Built from the functions that claims decide with (expr_reason, spread_reason, lacking), so the two cannot disagree.
+-- p_recount: what recount_terms gave for the class.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load)
-returns jsonb
+create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
+                                                 p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
+  with known as materialized (
+    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources
+  )
   select coalesce(jsonb_agg(r.reason), '[]')
   from (
-    select jsonb_build_object('code', u.code, 'permanent', true, 'message', hwqueue.reason_message(u.code, e.value, p_node.labels),
-                              'predicate', e.value) as reason
-    from jsonb_array_elements(p_class.required) e
+    select jsonb_build_object('code', u.code, 'permanent', u.is_fixed, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(e.value), p_node.labels),
+                              'predicate', hwqueue.without_terms(e.value)) as reason
+    from known f
+    cross join jsonb_array_elements(p_class.required) e
     cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids) as code) u
+      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts) as code,
+             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null) is not null as is_fixed) u
     where u.code is not null
+    union all
+    select jsonb_build_object('code', u.code, 'permanent', false, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(s.value), '{}'),
+                              'predicate', hwqueue.without_terms(s.value))
+    from known f
+    cross join jsonb_array_elements(p_class.spread) with ordinality s
+    cross join lateral (
+      select hwqueue.spread_reason(s.value, p_class, f.facts, (p_recount #>> array['floors', (s.ordinality - 1)::text])::bigint,
+                                   p_now, p_shard) as code) u
+    where u.code is not null
+    union all
+    select jsonb_build_object('code', 'anti_affinity_conflict', 'permanent', false,
+      'message', format('a running lease in this %s keeps away from such leases', k.value ->> 0))
+    from jsonb_array_elements(p_recount -> 'kept_out') k
+    where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
       'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',

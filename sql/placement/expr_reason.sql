@@ -1,7 +1,8 @@
 -- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of node facts:
--- claims, match_nodes and explanations all come here.
+-- claims, match_nodes and explanations all come here. p_facts: what term_facts tells of other leases; without it they are left out of
+-- account, and what is asked about them counts as met.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[])
+create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb)
 returns text
 language plpgsql immutable parallel safe
 as $$
@@ -25,8 +26,10 @@ begin
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources)) then null
+        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts)) then null
       else 'required_affinity_unsatisfiable' end;
+  elsif p_expr ?| array['leases', 'service', 'lease'] then
+    return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
     v_holds := p_expr -> 'node' @> to_jsonb(p_node);
   elsif p_expr ? 'rack' then
@@ -44,8 +47,25 @@ begin
 end
 $$;
 
+-- The same of an expression about other leases, by the fact of its term.
+create or replace function hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) returns text
+language plpgsql immutable parallel safe
+as $$
+begin
+  if p_expr ? 'away' then
+    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
+                when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
+  elsif p_fact ->> 'value' is null then
+    return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
+  end if;
+  -- a lease may start the group that it requires to be with
+  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
+              then 'required_affinity_unsatisfiable' end;
+end
+$$;
+
 -- All of a list of normal expressions.
-create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[])
+create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb)
 returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -53,7 +73,7 @@ declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources) is not null then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts) is not null then
       return false;
     end if;
   end loop;

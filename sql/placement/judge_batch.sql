@@ -54,10 +54,12 @@ begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
     return false;
   end if;
+  perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity)
+    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_profile.labels, p_profile.rack, null, '{}')
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}'),
+         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
   from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
@@ -90,10 +92,12 @@ begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
     return false;
   end if;
+  perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity)
+    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, p_node.node_id, v_resources)
+         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources),
+         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
   from hwqueue.placement_class c
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
   where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)

@@ -14,6 +14,7 @@ declare
   v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
+  v_batch bigint[];
 begin
   extra := '[]'::jsonb;
   more := false;
@@ -35,10 +36,12 @@ begin
   if found then
     more := hwqueue.judge_for_profile(v_locked, v_horizon, p_shard) or more;
   else
+    v_batch := hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged,
+                                      hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
+    perform hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.affinity_score(c.preferred, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
-    from unnest(hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged, hwqueue.profile_anchors(p_node.labels, p_node.rack),
-                                         false, p_shard)) u(class_id)
+             hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
+    from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
       and not exists (select 1 from hwqueue.profile_eligibility e

@@ -6,5 +6,5 @@ create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_prof
 returns boolean
 language sql immutable parallel safe
 as $$
-  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources)
+  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null)
 $$;

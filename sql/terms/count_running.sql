@@ -1,0 +1,45 @@
+-- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim is held by somebody, who
+-- may be settling it: then nothing was done, and the next call tries again.
+-- Locks: claims, skip locked; term_count, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.count_running(p_term hwqueue.term, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
+  v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
+  v_claims uuid[];
+  v_locked int;
+  v_count record;
+begin
+  v_claims := array(
+    select c.lease_id
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    where c.shard_id = p_shard and (c.counted @> v_known) is not true
+      and (exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id)
+             and coalesce(c.lease_id = v_lease, true)
+           or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
+  select count(*) into v_locked from (
+    select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims) for update skip locked) l;
+  if v_locked < cardinality(v_claims) then
+    return false;
+  end if;
+  for v_count in
+    select c.lease_id, jsonb_build_array(jsonb_build_object('t', p_term.term_id,
+             'd', coalesce(hwqueue.domain_value(p_term.domain, n.node_id, n.rack, n.labels), ''),
+             'n', (coalesce(c.lease_id = v_lease, true) and exists (
+               select 1 from hwqueue.class_term m
+               where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id))::int,
+             'h', (p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)))::int)) as counted
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and c.lease_id = any (v_claims)
+  loop
+    update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
+    where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
+    perform hwqueue.add_counts(v_count.counted, 1, p_shard);
+  end loop;
+  return true;
+end
+$$;

@@ -1,0 +1,87 @@
+-- How many leases of a term run in a domain: the sum over all its rows in term_count, each written under its own lock. So nobody who
+-- ends a claim waits for anybody: if the row is held, another one is added. counted, in a claim, says what it has added:
+--   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the term's leases}]
+
+-- Adds a claim's counts (p_sign 1) or takes them away (-1). A row is updated in place 32 times, then written anew: under an old
+-- snapshot every version must be passed.
+-- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_count record;
+  v_row record;
+begin
+  for v_count in
+    select (c.value ->> 't')::bigint as term_id, c.value ->> 'd' as domain, p_sign * (c.value ->> 'n')::int as leases,
+           p_sign * (c.value ->> 'h')::int as holders
+    from jsonb_array_elements(p_counted) c
+  loop
+    select k.ctid as place, k.leases, k.holders, k.updates into v_row
+    from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
+    limit 1 for no key update skip locked;
+    if found and v_row.updates < 32 then
+      update hwqueue.term_count k
+      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1
+      where k.ctid = v_row.place;
+    else
+      delete from hwqueue.term_count k where k.ctid = v_row.place;
+      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates)
+      select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
+             v_count.holders + coalesce(v_row.holders, 0), 0
+      from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
+    end if;
+  end loop;
+end
+$$;
+
+-- What runs of a term in a domain: leases selected, and leases that keep away from those.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.read_count(p_term_id bigint, p_domain text, p_shard int, out leases bigint, out holders bigint)
+language plpgsql stable
+as $$
+begin
+  select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
+  from hwqueue.term_count k
+  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain;
+end
+$$;
+
+-- How many of those only count for away, capacity and exclusivity any more: asked to stop, or expired and not reaped. With a null domain
+-- those of all domains.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.leaving(p_term_id bigint, p_domain text, p_now timestamptz, p_shard int) returns bigint
+language plpgsql stable
+as $$
+declare
+  v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
+begin
+  return (
+    select count(*) from (
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.stop_requested_at is not null and c.counted @> v_wanted
+      union
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+end
+$$;
+
+-- How many count for toward and spread, in a place or, with null, in all; p_recount: by place, see recount_term; null: by what claims counted.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamptz, p_shard int) returns bigint
+language plpgsql stable
+as $$
+declare
+  v_held bigint;
+begin
+  if p_recount is not null then
+    return coalesce((select sum((r.value ->> 'here')::bigint) from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
+  elsif p_place is null then
+    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+  else
+    v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
+  end if;
+  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_now, p_shard) else 0 end;
+end
+$$;

@@ -1,0 +1,24 @@
+-- What a node is in a domain: nodes of one value are in the same place; null when the node lacks the label, or has a list there.
+-- own:rack: that of a failure domain, where a node without a rack is alone.
+-- One expression without subqueries, so that the planner inlines it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case p_domain
+    when 'node' then p_node::text
+    when 'rack' then p_rack::text
+    when 'own:rack' then coalesce(p_rack::text, p_node::text)
+    else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string', 'number', 'boolean')
+              then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
+              when p_domain like 'own:%' then p_node::text end
+  end
+$$;
+
+-- The domain that a term speaks of: as written, or, of a service without one, its failure domain, else that of the lease's queue.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text
+language sql stable
+as $$
+  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:rack' end
+$$;

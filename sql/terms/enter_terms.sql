@@ -1,0 +1,87 @@
+-- A lease that asks something about others, or that others ask something about, joins those that run on a node: the decision, under
+-- gates, and its counts. A gate is a row that stands for (term, place): whoever decides by a count there holds it alone, whoever
+-- only changes that count shares it; claims on one node take turns by node_state anyway. Nobody waits for a gate: a lease whose gate is
+-- held is not for this claim, and the next lease is tried.
+
+-- Takes gates, alone or shared; false when somebody else has one of them.
+-- Locks: gates, skip locked, so that the order does not matter. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_alone int[] := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
+  v_shared int[] := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
+  v_locked int := 0;
+begin
+  if v_alone <> '{}' then
+    select count(*) into v_locked from (
+      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_alone) for no key update skip locked) l;
+  end if;
+  if v_locked = cardinality(v_alone) and v_shared <> '{}' then
+    select v_locked + count(*) into v_locked from (
+      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_shared) for share skip locked) l;
+  end if;
+  return v_locked = cardinality(v_alone) + cardinality(v_shared);
+end
+$$;
+
+-- The number of a gate, 0..16383: two places may share one, then one of them is busy without need.
+create or replace function hwqueue.gate_of(p_place text) returns int
+language sql immutable parallel safe
+as $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
+
+-- Whether a class would be the first of a group that it requires to be with.
+create or replace function hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) returns boolean
+language sql immutable
+as $$
+  select exists (
+    select 1 from jsonb_array_elements(p_facts) with ordinality f
+    where (f.value -> 'self')::boolean and (f.value ->> 'here')::bigint <= 0
+      and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
+$$;
+
+-- Decides whether a lease may join what runs now, and counts it in. counted: what to write into its claim; reason: why it may not join, a
+-- reason code, or 'busy' or 'unpublished', which the next claim may find otherwise.
+-- Locks: the caller holds node_state and the entry; gates, skip locked; term_count, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.enter_terms(p_class_id bigint, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int,
+                                               out counted jsonb, out reason text)
+language plpgsql volatile
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_facts jsonb;
+  v_starts boolean;
+  v_alone text[];
+  v_shared text[];
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+  v_starts := hwqueue.starts_group(v_class, v_facts);
+  select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
+  into v_alone, v_shared
+  from (
+    select t.term_id || '@' || t.place as place, t.decides as alone
+    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
+    union all
+    select t.term_id || '@', v_starts  -- a group's gate is one for all places
+    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    where t.use = 'toward' and t.decides and t.counts
+  ) g;
+  reason := hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard);
+  if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
+    if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
+      -- what was read before the gates were ours may have changed
+      v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+      reason := case when hwqueue.starts_group(v_class, v_facts) > v_starts then 'busy'
+                     else hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
+    else
+      reason := 'busy';
+    end if;
+  end if;
+  if reason is null then
+    counted := hwqueue.counts_of(v_class, p_lease, p_node, p_shard);
+    perform hwqueue.add_counts(counted, 1, p_shard);
+  end if;
+end
+$$;

@@ -1,0 +1,66 @@
+-- What runs, counted from the claims themselves: for dry runs (match_nodes, explanations), whose class may not be written anywhere, and to hold the
+-- counts against.
+
+-- All that a class must know of others, on every node: {"terms": [{PLACE: {"held", "here"}}, ...] in the order of its terms,
+-- "floors": [fewest in a domain, ...] in the order of its spread, "kept_out": [[DOMAIN, PLACE], ...] where something keeps it out}.
+-- p_lease: the lease that asks; null: one that is not spawned yet.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_terms jsonb := '[]'::jsonb;
+  v_floors jsonb := '[]'::jsonb;
+  v_term jsonb;
+  v_spread jsonb;
+begin
+  for v_term in select s.value -> 'spec' from jsonb_array_elements(p_class.terms) with ordinality s order by s.ordinality loop
+    v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now, p_shard));
+  end loop;
+  for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
+    v_floors := v_floors || to_jsonb(case when v_spread ? 'max_skew' and not v_spread ? 'when' then
+      hwqueue.spread_floor(v_spread, p_class, v_terms, p_now, p_shard) end);
+  end loop;
+  return jsonb_build_object('terms', v_terms, 'floors', v_floors, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
+end
+$$;
+
+-- Running leases that a term selects, by place: {PLACE: {"held", "here"}}; here without those that are about to leave.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here)), '{}')
+  from (
+    select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+           count(*) as held, count(*) filter (where c.stop_requested_at is null and c.expires_at > p_now) as here
+    from hwqueue.claim c
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and c.class_id = any (array(
+      select k.class_id from hwqueue.placement_class k
+      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+        and hwqueue.term_selects(p_spec, k)))
+    group by 1
+  ) r
+$$;
+
+-- Where a class is kept out by running leases that require to be away from it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(distinct jsonb_build_array(h.domain, h.place)), '[]')
+  from (
+    select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
+    from (
+      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
+      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
+      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+        and t.value #>> '{spec,use}' = 'away'
+        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
+    ) a
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+  ) h
+  where h.place is not null
+$$;

@@ -1,0 +1,51 @@
+-- Why a lease may not join what runs: the first reason code, null when it may. 'unpublished': a term of its class is not counted yet.
+-- Locks: none; the caller holds what it decides by, or only looks. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamptz, p_shard int)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_expr jsonb;
+  v_reason text;
+begin
+  if p_facts @> '[null]' then
+    return 'unpublished';
+  end if;
+  if p_facts <> '[]' then
+    for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
+      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts);
+      if v_reason is not null then
+        return v_reason;
+      end if;
+    end loop;
+    for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
+      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, (p_recount #>> array['floors', v_index::text])::bigint,
+                                        p_now, p_shard);
+      if v_reason is not null then
+        return v_reason;
+      end if;
+    end loop;
+  end if;
+  if (case when p_recount is null then hwqueue.kept_out_by(p_class, p_lease, p_node, p_shard) is not null
+          else exists (
+            select 1 from jsonb_array_elements(p_recount -> 'kept_out') k
+            where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1) end) then
+    return 'anti_affinity_conflict';
+  end if;
+  return null;
+end
+$$;
+
+-- The first term by which something that runs keeps leases of this class off the node: required "away" holds both ways.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.kept_out_by(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int) returns bigint
+language sql stable
+as $$
+  select t.term_id
+  from hwqueue.class_term m
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+  cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
+  where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
+    and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+  order by t.term_id limit 1
+$$;
