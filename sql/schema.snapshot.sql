@@ -105,6 +105,7 @@ CREATE TABLE hwqueue.placement_class (
     terms jsonb DEFAULT '[]'::jsonb NOT NULL,
     target uuid,
     terms_written boolean DEFAULT false NOT NULL,
+    patience interval,
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
     CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
@@ -124,6 +125,8 @@ COMMENT ON COLUMN hwqueue.placement_class.retired_before IS 'transactions from t
 COMMENT ON COLUMN hwqueue.placement_class.terms IS 'what it asks about other leases, in the order of the indexes in required, preferred and spread';
 
 COMMENT ON COLUMN hwqueue.placement_class.target IS 'the only lease of this class: a term names it';
+
+COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
@@ -363,6 +366,7 @@ CREATE TABLE hwqueue.queue (
     dropped_at timestamp with time zone,
     dropped_before xid8,
     created_at timestamp with time zone NOT NULL,
+    patience interval DEFAULT '00:00:02'::interval NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
@@ -393,16 +397,16 @@ begin
   perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry',
     'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
     'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
-  if p_policy ?| array['patience', 'failure_domain'] then
-    perform hwqueue.refuse('QHC05', 'policy keys patience and failure_domain are not served by this version',
-      jsonb_build_object('field', case when p_policy ? 'patience' then 'policy.patience' else 'policy.failure_domain' end),
-      'leave them out');
+  if p_policy ? 'failure_domain' then
+    perform hwqueue.refuse('QHC05', 'policy key failure_domain is not served by this version',
+      jsonb_build_object('field', 'policy.failure_domain'), 'leave it out');
   end if;
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
   v_row.claim_timeout := coalesce(hwqueue.json_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second'), v_row.claim_timeout);
   v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
     case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
   v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'), v_row.poll_interval);
+  v_row.patience := coalesce(hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'), v_row.patience);
   v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
   v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
   v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
@@ -920,23 +924,31 @@ declare
   v_load hwqueue.node_load;
   v_now timestamptz;
   v_paused int;
+  v_until timestamptz;
 begin
   perform hwqueue.check_queue_names(p_queues);
   v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
   v_now := hwqueue.clock();
-  select coalesce(jsonb_object_agg(r.code, r.classes), '{}') into reasons
+  select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
   from (
-    select w.code, count(*) as classes
+    select w.code, count(*) as classes, min(w.until) as until
     from (
-      select c.* from hwqueue.placement_class c
+      select c as class, h.eligible_at
+      from hwqueue.placement_class c
+      cross join lateral (
+        select r.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = c.class_id order by r.tier, r.rank, r.position limit 1) h
       where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
-        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
-    ) c
+    ) k
     cross join lateral (
-      select hwqueue.class_reasons(c, v_node, v_load, hwqueue.recount_terms(c, null, v_now, p_shard), v_now, p_shard) #>> '{0,code}' as code) w
+      select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
+             hwqueue.waits_until(k.class, v_node, k.eligible_at, v_now, p_shard) as until offset 0) u
+    cross join lateral (
+      select coalesce(u.code, case when u.until is not null then 'waiting_for_preferred' end) as code,
+             case when u.code is null then u.until end as until) w
     where w.code is not null
     group by w.code
   ) r;
@@ -944,7 +956,7 @@ begin
   if v_paused > 0 then
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
-  retry_after := greatest(interval '0', coalesce(least(
+  retry_after := greatest(interval '0', coalesce(least(v_until - v_now,
     (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (v_queue_ids)),
     (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
@@ -1088,10 +1100,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb) RETURNS bytea
+CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) RETURNS bytea
     LANGUAGE sql STABLE
     AS $$
-  select sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'))
+  -- what is rare is left out, so that most digests stay what they were
+  select sha256(convert_to((jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)
+    || case when p_patience is null then '[]' else jsonb_build_array(extract(epoch from p_patience)) end
+    || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
@@ -1127,9 +1142,9 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     where u.code is not null
     union all
     select jsonb_build_object('code', 'anti_affinity_conflict', 'permanent', false,
-      'message', format('a running lease in this %s keeps away from such leases', k.value ->> 0))
-    from jsonb_array_elements(p_recount -> 'kept_out') k
-    where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1
+      'message', format('a running lease in the same %s keeps away from such leases', k.domain))
+    from (select hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as domain) k
+    where k.domain is not null
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
       'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
@@ -1408,11 +1423,11 @@ begin
   perform hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
   insert into hwqueue.queue (
-    shard_id, name, claim_timeout, heartbeat_interval, poll_interval, max_attempts, retry, ageing_step, notify, reap_grace,
+    shard_id, name, claim_timeout, heartbeat_interval, poll_interval, patience, max_attempts, retry, ageing_step, notify, reap_grace,
     max_params_bytes, max_result_bytes, window_size, probe_size, weight_affinity, weight_fit, weight_spread,
     retain_completed, retain_failed, created_at)
   values (
-    p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.max_attempts, v_row.retry,
+    p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.patience, v_row.max_attempts, v_row.retry,
     v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
     v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
     v_row.retain_failed, hwqueue.clock())
@@ -1451,7 +1466,7 @@ CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE
     AS $$
   select jsonb_populate_record(null::hwqueue.queue, '{"claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds",
-    "poll_interval": "1 second", "max_attempts": 5, "ageing_step": "0", "notify": true, "reap_grace": "0",
+    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "notify": true, "reap_grace": "0",
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
     "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1, "retain_completed": "7 days", "retain_failed": "30 days"}')
@@ -1544,7 +1559,7 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
   end
 $$;
 
-CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) RETURNS hwqueue.placement_class
+CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
 declare
@@ -1552,13 +1567,15 @@ declare
   v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
 begin
   v_class.shard_id := p_shard;
-  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
+  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
   v_class.queue_id := p_queue_id;
   v_class.task_name := p_task;
   v_class.tenant := p_tenant;
   v_class.service_id := p_service;
   v_class.labels := p_labels;
   v_class.placement := p_placement;
+  v_class.patience := p_patience;
+  v_class.target := p_target;
   v_class.required := coalesce(p_placement -> 'require', '[]');
   v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
   v_class.spread := coalesce(p_placement -> 'spread', '[]');
@@ -1634,14 +1651,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, is_mutual boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, is_checked boolean)
     LANGUAGE sql STABLE
     AS $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, p.is_mutual
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, p.is_checked
   from hwqueue.profile_eligibility p
   where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.is_mutual
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.is_checked
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
@@ -1718,10 +1735,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_mutual bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
+  v_node hwqueue.node;
+  v_class hwqueue.placement_class;
   v_entry hwqueue.ready;
   v_entered record;
 begin
@@ -1730,60 +1749,62 @@ begin
   kept := '{}';
   for v_index in 1 .. cardinality(p_places) loop
     select r.* into v_entry from hwqueue.ready r where r.ctid = p_places[v_index];
-    if cardinality(p_mutual) > 200 or v_entry.class_id = any (p_mutual) then
+    if cardinality(p_checked) > 200 or v_entry.class_id = any (p_checked) then
       exit when v_index > 1;
-      v_entered := hwqueue.enter_terms(v_entry.class_id, v_entry.lease_id, hwqueue.read_node(p_node, p_shard), p_now, p_shard);
-      counted := v_entered.counted;
-      if v_entered.reason is null then
-        kept := p_places[1 : 1];
-      else
-        blocked := array[v_entry.class_id];
-        is_new := v_entered.reason = 'unpublished';
+      v_node := hwqueue.read_node(p_node, p_shard);
+      select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_entry.class_id;
+      if hwqueue.waits_until(v_class, v_node, v_entry.eligible_at, p_now, p_shard) is null then
+        v_entered := hwqueue.enter_terms(v_class, v_entry.lease_id, v_node, p_now, p_shard);
+        counted := v_entered.counted;
+        is_new := coalesce(v_entered.reason = 'unpublished', false);
+        if v_entered.reason is null then
+          kept := p_places[1 : 1];
+          return;
+        end if;
       end if;
-      exit;
+      blocked := array[v_entry.class_id];
+      return;
     end if;
     kept := kept || p_places[v_index];
   end loop;
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_terms(p_class_id bigint, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_class hwqueue.placement_class;
   v_facts jsonb;
   v_starts boolean;
   v_alone text[];
   v_shared text[];
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
-  v_starts := hwqueue.starts_group(v_class, v_facts);
+  v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+  v_starts := hwqueue.starts_group(p_class, v_facts);
   select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
   into v_alone, v_shared
   from (
     select t.term_id || '@' || t.place as place, t.decides as alone
-    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
     union all
     select t.term_id || '@', v_starts  -- a group's gate is one for all places
-    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use = 'toward' and t.decides and t.counts
   ) g;
-  reason := hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard);
+  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
-      v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
-      reason := case when hwqueue.starts_group(v_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
+      v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+      reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
+                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
     else
       reason := 'busy';
     end if;
   end if;
   if reason is null then
-    counted := hwqueue.counts_of(v_class, p_lease, p_node, p_shard);
+    counted := hwqueue.counts_of(p_class, p_lease, p_node, p_shard);
     perform hwqueue.add_counts(counted, 1, p_shard);
   end if;
 end
@@ -1922,6 +1943,41 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.extreme_affinity(p_class hwqueue.placement_class, p_affinity double precision, p_sign integer, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return (
+    select a.affinity
+    from (
+      select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.class_id = p_class.class_id
+      union all
+      select e.affinity, null, e.node_id from hwqueue.node_eligibility e
+      where e.shard_id = p_shard and e.class_id = p_class.class_id
+      union all  -- those that have not seen the class yet
+      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}'), p.profile_id, null
+      from hwqueue.profile p
+      where not p_class.is_pinned and p.shard_id = p_shard and p.classes_seen <= p_class.created_xid
+        and p_class.class_id <> all (p.classes_judged) and hwqueue.suits(p_class, p, null, '{}')
+      union all
+      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids), null, n.node_id
+      from hwqueue.node n
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      where p_class.is_pinned and n.shard_id = p_shard and n.node_id = any (hwqueue.named_nodes(p_class))
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids)
+    ) a
+    where (a.affinity - p_affinity) * p_sign > 0
+      and exists (
+        select 1 from hwqueue.node n
+        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+        where n.shard_id = p_shard and (n.profile_id = a.profile_id or n.node_id = a.node_id) and n.deregistered_at is null
+          and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+          and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
+    order by a.affinity * p_sign desc limit 1);
+end
+$$;
+
 CREATE FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1967,27 +2023,27 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
                     else p_retry_at::text end), p_shard)
 $$;
 
-CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
   -- before the look: whoever finds a class has an id that prune_classes waits for
   v_xid xid8 := pg_current_xact_id();
-  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
+  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
   v_class_id bigint;
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
@@ -2193,15 +2249,15 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
   end
 $$;
 
-CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT mutual bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_mutual), '{}')
-  into classes, scores, mutual
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
+  into classes, scores, checked
   from (
-    select e.class_id, e.is_mutual,
+    select e.class_id, e.is_checked,
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
@@ -2210,7 +2266,7 @@ begin
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
       select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
-             c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
+             hwqueue.must_be_checked(c, x.affinity, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       where c.queue_id = q.queue_id
@@ -2686,11 +2742,11 @@ begin
   end if;
   perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
+    gpu_milli, gpu_wanted, custom, affinity, is_checked)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}'),
-         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
+         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
+  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}') as affinity offset 0) a
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
@@ -2722,11 +2778,11 @@ begin
   end if;
   perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
+    gpu_milli, gpu_wanted, custom, affinity, is_checked)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources),
-         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
+         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
+  cross join lateral (select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources) as affinity offset 0) a
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
   where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
   on conflict do nothing;
@@ -2747,16 +2803,24 @@ CREATE FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard in
     where c.created_xid >= p_mark)
 $$;
 
-CREATE FUNCTION hwqueue.kept_out_by(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS bigint
-    LANGUAGE sql STABLE
+CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
     AS $$
-  select t.term_id
-  from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-  cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
-  where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
-    and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-  order by t.term_id limit 1
+begin
+  if p_recount is not null then
+    return (
+      select min(k.value ->> 0) from jsonb_array_elements(p_recount -> 'kept_out') k
+      where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1);
+  end if;
+  return (
+    select t.domain
+    from hwqueue.class_term m
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+    cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
+    where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
+      and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+    order by t.term_id limit 1);
+end
 $$;
 
 CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) RETURNS jsonb
@@ -3165,7 +3229,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     AS $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
          w.ranks[1], w.positions[1],
-         e.is_even and e.mutual = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+         e.is_even and e.checked = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
@@ -3187,7 +3251,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
-CREATE FUNCTION hwqueue.mark_mutual(p_class_ids bigint[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3195,19 +3259,19 @@ declare
   v_locked bigint[];
   v_nodes int;
 begin
-  update hwqueue.node_eligibility e set is_mutual = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_mutual;
+  update hwqueue.node_eligibility e set is_checked = true
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked;
   get diagnostics v_nodes = row_count;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_mutual);
+    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
   v_locked := array(
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
-  update hwqueue.profile_eligibility e set is_mutual = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked) and not e.is_mutual;
+  update hwqueue.profile_eligibility e set is_checked = true
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked) and not e.is_checked;
   update hwqueue.profile_queue s
-  set mutual = array(select distinct u from unnest(s.mutual || array(
+  set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
@@ -3249,7 +3313,7 @@ begin
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.normalise_placement(p_placement, 'placement'), p_shard);
+    hwqueue.normalise_placement(p_placement, 'placement'), null, null, p_shard);
   select r.share into v_reach
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
@@ -3447,6 +3511,23 @@ $$;
 CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql
     AS $$ select random() * 32 < p_qty $$;
+
+CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
+    or p_class.preferred <> '[]' and p_class.patience is distinct from interval '0' and p_affinity < (
+      select 100 * coalesce(sum(w.weight) filter (where w.weight > 0), 0) / sum(abs(w.weight))
+      from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w)
+$$;
+
+CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uuid[]
+    LANGUAGE sql IMMUTABLE
+    AS $_$
+  select array(
+    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
+    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
+$_$;
 
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
@@ -3999,11 +4080,11 @@ CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_s
     LANGUAGE sql
     AS $$
   insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, is_even,
-                                          mutual, classes_seen)
+                                          checked, classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
          max(e.cpu_milli), max(e.memory_mib),
          bool_and(coalesce(e.affinity = 0, false)),
-         coalesce((array_agg(e.class_id) filter (where e.is_mutual))[1 : 201], '{}'), '0'
+         coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
   from hwqueue.profile_eligibility e
   where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch) and e.gpu_count = 0 and e.custom is null
   group by e.queue_id
@@ -4012,7 +4093,7 @@ CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_s
       task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
       most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
       most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
-      mutual = array(select distinct u from unnest(s.mutual || excluded.mutual) u limit 201),
+      checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
       is_even = s.is_even and excluded.is_even
 $$;
 
@@ -4270,8 +4351,8 @@ begin
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
-      exit when places = '{}' or v_fit.mutual = '{}';
-      v_entered := hwqueue.enter_first(places, v_fit.mutual, p_state.node_id, p_now, p_shard);
+      exit when places = '{}' or v_fit.checked = '{}';
+      v_entered := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
       places := v_entered.kept;
       counted := v_entered.counted;
       exit when places <> '{}';
@@ -4296,18 +4377,18 @@ CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.n
     AS $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
-  v_mutual bigint[];
+  v_checked bigint[];
   v_blocked bigint[] := '{}';
 begin
   score := 0;
   if p_is_plain then
-    select s.mutual into v_mutual from hwqueue.profile_queue s
+    select s.checked into v_checked from hwqueue.profile_queue s
     where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
     places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
-                                 case when v_mutual = '{}' then v_limit else 1 end, p_now, p_shard);
-    if places <> '{}' and v_mutual <> '{}' then
+                                 case when v_checked = '{}' then v_limit else 1 end, p_now, p_shard);
+    if places <> '{}' and v_checked <> '{}' then
       select f.kept, f.counted, f.blocked into places, counted, v_blocked
-      from hwqueue.enter_first(places, v_mutual, p_state.node_id, p_now, p_shard) f;
+      from hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard) f;
     end if;
   end if;
   p_is_plain := places <> '{}';
@@ -4713,6 +4794,7 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     'claim_timeout', extract(epoch from p_queue.claim_timeout),
     'heartbeat_interval', extract(epoch from p_queue.heartbeat_interval),
     'poll_interval', extract(epoch from p_queue.poll_interval),
+    'patience', extract(epoch from p_queue.patience),
     'max_attempts', p_queue.max_attempts,
     'retry', p_queue.retry,
     'ageing_step', extract(epoch from p_queue.ageing_step),
@@ -4895,6 +4977,7 @@ begin
       v_from.estimated_at := p_now;
     end if;
   end if;
+  perform hwqueue.publish_terms(p_limit, p_now, p_shard);
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
@@ -5595,7 +5678,7 @@ CREATE TABLE hwqueue.profile_queue (
     most_memory_mib bigint NOT NULL,
     is_even boolean NOT NULL,
     classes_seen xid8 NOT NULL,
-    mutual bigint[] DEFAULT '{}'::bigint[] NOT NULL
+    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL
 );
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
@@ -5608,7 +5691,7 @@ COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or le
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 
-COMMENT ON COLUMN hwqueue.profile_queue.mutual IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
+COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
 
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -5891,20 +5974,17 @@ CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options j
 declare
   v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'tenant', 'service_id',
     'labels', 'patience'];
-  v_unserved text;
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
     return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
   end if;
-  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ?| array['wire', 'patience'] then
-    v_unserved := case when p_options ? 'wire' then 'options.wire' else 'options.patience' end;
-    perform hwqueue.refuse('QHC05', format('%s is not served by this version', v_unserved), jsonb_build_object('field', v_unserved),
-      'leave it out');
+  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ? 'wire' then
+    perform hwqueue.refuse('QHC05', 'options.wire is not served by this version', jsonb_build_object('field', 'options.wire'), 'leave it out');
   end if;
   return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.spawn_placement(p_options, 'options'), p_shard);
+    hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
 end
 $$;
 
@@ -6128,7 +6208,7 @@ begin
     select c from unnest(v_classes) c
     where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  return hwqueue.mark_mutual(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
+  return hwqueue.mark_checked(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
 end
 $$;
 
@@ -6574,10 +6654,7 @@ begin
       end if;
     end loop;
   end if;
-  if (case when p_recount is null then hwqueue.kept_out_by(p_class, p_lease, p_node, p_shard) is not null
-          else exists (
-            select 1 from jsonb_array_elements(p_recount -> 'kept_out') k
-            where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1) end) then
+  if hwqueue.kept_out_of(p_class, p_lease, p_node, p_recount, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
@@ -6656,7 +6733,7 @@ begin
   v_class_id := hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
     case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-         else v_class.placement end, p_shard);
+         else v_class.placement end, p_shard, v_class.patience, v_class.target);
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
@@ -6718,6 +6795,32 @@ CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
     '^v?([0-9]{1,18}(?:\.[0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:\.[0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:\.[0-9A-Za-z~-]+)*)?(?:\+[0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
 $_$;
+
+CREATE FUNCTION hwqueue.waits_until(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_patience interval;
+  v_here double precision;
+  v_best double precision;
+  v_worst double precision;
+  v_until timestamptz;
+begin
+  if p_class.preferred = '[]' then
+    return null;
+  end if;
+  v_patience := coalesce(p_class.patience, (
+    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
+  if p_eligible_at + v_patience <= p_now then
+    return null;
+  end if;
+  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids);
+  v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
+  v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
+  v_until := p_eligible_at + v_patience * ((v_best - v_here) / (v_best - v_worst));
+  return case when v_until > p_now then v_until end;
+end
+$$;
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -6939,7 +7042,7 @@ CREATE TABLE hwqueue.node_eligibility (
     gpu_milli integer NOT NULL,
     gpu_wanted uuid[] NOT NULL,
     custom jsonb,
-    is_mutual boolean DEFAULT false NOT NULL
+    is_checked boolean DEFAULT false NOT NULL
 );
 
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -6973,7 +7076,7 @@ CREATE TABLE hwqueue.profile_eligibility (
     gpu_milli integer NOT NULL,
     gpu_wanted uuid[] NOT NULL,
     custom jsonb,
-    is_mutual boolean DEFAULT false NOT NULL
+    is_checked boolean DEFAULT false NOT NULL
 );
 
 COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim looks';
@@ -7281,7 +7384,7 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7328,7 +7431,7 @@ GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO h
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
@@ -7343,9 +7446,9 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_mutual bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class_id bigint, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7359,6 +7462,8 @@ REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_exte
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.extreme_affinity(p_class hwqueue.placement_class, p_affinity double precision, p_sign integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7367,7 +7472,7 @@ REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error 
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -7383,7 +7488,7 @@ REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier sma
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT mutual bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
@@ -7454,7 +7559,7 @@ REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_by(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -7509,7 +7614,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id inte
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.mark_mutual(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7529,6 +7634,10 @@ REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id big
 REVOKE ALL ON FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
@@ -7840,6 +7949,8 @@ REVOKE ALL ON FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound 
 REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.waits_until(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 

@@ -71,11 +71,19 @@ alter table hwqueue.claim add column counted jsonb;
 comment on column hwqueue.claim.counted is 'what it has added to term_count; null when no term has to do with it';
 create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at is not null;
 
-alter table hwqueue.profile_eligibility add column is_mutual boolean not null default false;
-alter table hwqueue.node_eligibility add column is_mutual boolean not null default false;
-alter table hwqueue.profile_queue add column mutual bigint[] not null default '{}';
-comment on column hwqueue.profile_queue.mutual is 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
+alter table hwqueue.profile_eligibility add column is_checked boolean not null default false;
+alter table hwqueue.node_eligibility add column is_checked boolean not null default false;
+alter table hwqueue.profile_queue add column checked bigint[] not null default '{}';
+comment on column hwqueue.profile_queue.checked is 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
 drop function if exists hwqueue.lease_score(double precision, double precision, double precision, double precision);
 alter table hwqueue.profile_eligibility alter column affinity drop not null;
 alter table hwqueue.node_eligibility alter column affinity drop not null;
 comment on column hwqueue.profile_eligibility.affinity is 'null: it depends on other leases, and each claim looks';
+
+-- Patience: how long a lease waits for a better node.
+drop function if exists hwqueue.class_digest(int, text, text, uuid, jsonb, jsonb);
+drop function if exists hwqueue.draft_class(int, text, text, uuid, jsonb, jsonb, int);
+drop function if exists hwqueue.find_class(int, text, text, uuid, jsonb, jsonb, int);
+alter table hwqueue.placement_class add column patience interval;
+comment on column hwqueue.placement_class.patience is 'null: the queue''s';
+alter table hwqueue.queue add column patience interval not null default '2 seconds';

@@ -11,23 +11,31 @@ declare
   v_load hwqueue.node_load;
   v_now timestamptz;
   v_paused int;
+  v_until timestamptz;
 begin
   perform hwqueue.check_queue_names(p_queues);
   v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
   v_now := hwqueue.clock();
-  select coalesce(jsonb_object_agg(r.code, r.classes), '{}') into reasons
+  select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
   from (
-    select w.code, count(*) as classes
+    select w.code, count(*) as classes, min(w.until) as until
     from (
-      select c.* from hwqueue.placement_class c
+      select c as class, h.eligible_at
+      from hwqueue.placement_class c
+      cross join lateral (
+        select r.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = c.class_id order by r.tier, r.rank, r.position limit 1) h
       where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
-        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
-    ) c
+    ) k
     cross join lateral (
-      select hwqueue.class_reasons(c, v_node, v_load, hwqueue.recount_terms(c, null, v_now, p_shard), v_now, p_shard) #>> '{0,code}' as code) w
+      select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
+             hwqueue.waits_until(k.class, v_node, k.eligible_at, v_now, p_shard) as until offset 0) u
+    cross join lateral (
+      select coalesce(u.code, case when u.until is not null then 'waiting_for_preferred' end) as code,
+             case when u.code is null then u.until end as until) w
     where w.code is not null
     group by w.code
   ) r;
@@ -35,7 +43,7 @@ begin
   if v_paused > 0 then
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
-  retry_after := greatest(interval '0', coalesce(least(
+  retry_after := greatest(interval '0', coalesce(least(v_until - v_now,
     (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (v_queue_ids)),
     (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d

@@ -27,19 +27,19 @@ $$;
 -- The classes of these queues that a node may run and has room for now, best score first:
 -- sum of weight x term (design 5.2), affinity -100..100 and fit 0..100.
 -- p_extra: classes judged but not remembered, [{"class_id", "affinity"}]; p_without: classes that this call has found blocked.
--- mutual: those that must be checked at the claim, in no order.
+-- checked: those that must be checked at the claim, in no order.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[],
                                                    p_extra jsonb, p_without bigint[], p_now timestamptz, p_shard int,
-                                                   out classes bigint[], out scores double precision[], out mutual bigint[])
+                                                   out classes bigint[], out scores double precision[], out checked bigint[])
 language plpgsql stable
 as $$
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_mutual), '{}')
-  into classes, scores, mutual
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
+  into classes, scores, checked
   from (
-    select e.class_id, e.is_mutual,
+    select e.class_id, e.is_checked,
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
@@ -48,7 +48,7 @@ begin
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
       select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
-             c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
+             hwqueue.must_be_checked(c, x.affinity, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       where c.queue_id = q.queue_id

@@ -31,8 +31,8 @@ begin
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
-      exit when places = '{}' or v_fit.mutual = '{}';
-      v_entered := hwqueue.enter_first(places, v_fit.mutual, p_state.node_id, p_now, p_shard);
+      exit when places = '{}' or v_fit.checked = '{}';
+      v_entered := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
       places := v_entered.kept;
       counted := v_entered.counted;
       exit when places <> '{}';

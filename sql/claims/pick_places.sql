@@ -9,18 +9,18 @@ language plpgsql volatile
 as $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
-  v_mutual bigint[];
+  v_checked bigint[];
   v_blocked bigint[] := '{}';
 begin
   score := 0;
   if p_is_plain then
-    select s.mutual into v_mutual from hwqueue.profile_queue s
+    select s.checked into v_checked from hwqueue.profile_queue s
     where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
     places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
-                                 case when v_mutual = '{}' then v_limit else 1 end, p_now, p_shard);
-    if places <> '{}' and v_mutual <> '{}' then
+                                 case when v_checked = '{}' then v_limit else 1 end, p_now, p_shard);
+    if places <> '{}' and v_checked <> '{}' then
       select f.kept, f.counted, f.blocked into places, counted, v_blocked
-      from hwqueue.enter_first(places, v_mutual, p_state.node_id, p_now, p_shard) f;
+      from hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard) f;
     end if;
   end if;
   p_is_plain := places <> '{}';

@@ -23,19 +23,16 @@ as $$
 declare
   v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'tenant', 'service_id',
     'labels', 'patience'];
-  v_unserved text;
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
     return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
   end if;
-  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ?| array['wire', 'patience'] then
-    v_unserved := case when p_options ? 'wire' then 'options.wire' else 'options.patience' end;
-    perform hwqueue.refuse('QHC05', format('%s is not served by this version', v_unserved), jsonb_build_object('field', v_unserved),
-      'leave it out');
+  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ? 'wire' then
+    perform hwqueue.refuse('QHC05', 'options.wire is not served by this version', jsonb_build_object('field', 'options.wire'), 'leave it out');
   end if;
   return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.spawn_placement(p_options, 'options'), p_shard);
+    hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
 end
 $$;

@@ -33,7 +33,7 @@ begin
   v_class_id := hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
     case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-         else v_class.placement end, p_shard);
+         else v_class.placement end, p_shard, v_class.patience, v_class.target);
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
   where l.shard_id = p_shard and l.lease_id = p_lease;

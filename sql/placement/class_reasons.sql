@@ -28,7 +28,7 @@ $$;
 
 -- Why a node may not run a lease of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
 -- Built from the functions that claims decide with (expr_reason, spread_reason, lacking), so the two cannot disagree.
--- p_recount: what recount_terms gave for the class.
+-- p_recount: what recount_terms gave for the class; null: by what claims have counted.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
                                                  p_now timestamptz, p_shard int) returns jsonb
@@ -58,9 +58,9 @@ as $$
     where u.code is not null
     union all
     select jsonb_build_object('code', 'anti_affinity_conflict', 'permanent', false,
-      'message', format('a running lease in this %s keeps away from such leases', k.value ->> 0))
-    from jsonb_array_elements(p_recount -> 'kept_out') k
-    where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1
+      'message', format('a running lease in the same %s keeps away from such leases', k.domain))
+    from (select hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as domain) k
+    where k.domain is not null
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
       'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',

@@ -2,17 +2,22 @@
 
 -- What classes of equal content have in common. p_placement must be normal.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb)
+create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb,
+                                                p_patience interval, p_target uuid)
 returns bytea
 language sql stable
 as $$
-  select sha256(convert_to(jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)::text, 'UTF8'))
+  -- what is rare is left out, so that most digests stay what they were
+  select sha256(convert_to((jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)
+    || case when p_patience is null then '[]' else jsonb_build_array(extract(epoch from p_patience)) end
+    || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
 -- The class that this content makes, not written anywhere yet. p_placement must be normal.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
-                                               p_placement jsonb, p_shard int) returns hwqueue.placement_class
+                                               p_placement jsonb, p_patience interval, p_target uuid, p_shard int)
+returns hwqueue.placement_class
 language plpgsql immutable
 as $$
 declare
@@ -20,13 +25,15 @@ declare
   v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
 begin
   v_class.shard_id := p_shard;
-  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
+  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
   v_class.queue_id := p_queue_id;
   v_class.task_name := p_task;
   v_class.tenant := p_tenant;
   v_class.service_id := p_service;
   v_class.labels := p_labels;
   v_class.placement := p_placement;
+  v_class.patience := p_patience;
+  v_class.target := p_target;
   v_class.required := coalesce(p_placement -> 'require', '[]');
   v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
   v_class.spread := coalesce(p_placement -> 'spread', '[]');
@@ -51,31 +58,32 @@ begin
 end
 $$;
 
--- The id of the class with this content: of one that is committed (or of this transaction), else of one written now.
+-- The id of the class with this content (p_patience: null for the queue's; p_target: the only lease that it is for): of one that is committed (or of this transaction), else of one written now.
 -- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
 -- Locks: the new row; above read committed the class, for key share. Raises: 40001 there. Idempotent: yes.
 create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
-                                              p_placement jsonb, p_shard int) returns bigint
+                                              p_placement jsonb, p_shard int, p_patience interval default null, p_target uuid default null)
+returns bigint
 language plpgsql volatile
 as $$
 declare
   -- before the look: whoever finds a class has an id that prune_classes waits for
   v_xid xid8 := pg_current_xact_id();
-  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement);
+  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
   v_class_id bigint;
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do

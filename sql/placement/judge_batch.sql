@@ -56,11 +56,11 @@ begin
   end if;
   perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
+    gpu_milli, gpu_wanted, custom, affinity, is_checked)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}'),
-         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
+         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
+  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}') as affinity offset 0) a
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
@@ -94,11 +94,11 @@ begin
   end if;
   perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_mutual)
+    gpu_milli, gpu_wanted, custom, affinity, is_checked)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources),
-         c.terms <> '[]' or hwqueue.is_selected(c.class_id, p_shard)
+         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
+  cross join lateral (select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources) as affinity offset 0) a
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
   where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
   on conflict do nothing;

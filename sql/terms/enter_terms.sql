@@ -43,44 +43,42 @@ $$;
 -- Decides whether a lease may join what runs now, and counts it in. counted: what to write into its claim; reason: why it may not join, a
 -- reason code, or 'busy' or 'unpublished', which the next claim may find otherwise.
 -- Locks: the caller holds node_state and the entry; gates, skip locked; term_count, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.enter_terms(p_class_id bigint, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int,
+create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int,
                                                out counted jsonb, out reason text)
 language plpgsql volatile
 as $$
 declare
-  v_class hwqueue.placement_class;
   v_facts jsonb;
   v_starts boolean;
   v_alone text[];
   v_shared text[];
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
-  v_starts := hwqueue.starts_group(v_class, v_facts);
+  v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+  v_starts := hwqueue.starts_group(p_class, v_facts);
   select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
   into v_alone, v_shared
   from (
     select t.term_id || '@' || t.place as place, t.decides as alone
-    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
     union all
     select t.term_id || '@', v_starts  -- a group's gate is one for all places
-    from hwqueue.touched_terms(v_class, p_lease, p_node, p_shard) t
+    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use = 'toward' and t.decides and t.counts
   ) g;
-  reason := hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard);
+  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
-      v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
-      reason := case when hwqueue.starts_group(v_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(v_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
+      v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+      reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
+                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
     else
       reason := 'busy';
     end if;
   end if;
   if reason is null then
-    counted := hwqueue.counts_of(v_class, p_lease, p_node, p_shard);
+    counted := hwqueue.counts_of(p_class, p_lease, p_node, p_shard);
     perform hwqueue.add_counts(counted, 1, p_shard);
   end if;
 end

@@ -88,7 +88,7 @@ begin
     select c from unnest(v_classes) c
     where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  return hwqueue.mark_mutual(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
+  return hwqueue.mark_checked(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
 end
 $$;
 

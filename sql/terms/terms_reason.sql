@@ -26,26 +26,31 @@ begin
       end if;
     end loop;
   end if;
-  if (case when p_recount is null then hwqueue.kept_out_by(p_class, p_lease, p_node, p_shard) is not null
-          else exists (
-            select 1 from jsonb_array_elements(p_recount -> 'kept_out') k
-            where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1) end) then
+  if hwqueue.kept_out_of(p_class, p_lease, p_node, p_recount, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
 end
 $$;
 
--- The first term by which something that runs keeps leases of this class off the node: required "away" holds both ways.
+-- The first domain out of which something that runs keeps a lease of this class: required "away" holds both ways. Null: there is none.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.kept_out_by(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int) returns bigint
-language sql stable
+create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard int) returns text
+language plpgsql stable
 as $$
-  select t.term_id
-  from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-  cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
-  where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
-    and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-  order by t.term_id limit 1
+begin
+  if p_recount is not null then
+    return (
+      select min(k.value ->> 0) from jsonb_array_elements(p_recount -> 'kept_out') k
+      where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1);
+  end if;
+  return (
+    select t.domain
+    from hwqueue.class_term m
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+    cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
+    where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
+      and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+    order by t.term_id limit 1);
+end
 $$;

@@ -1,7 +1,7 @@
 -- Marks classes that must be checked at the claim wherever it is remembered that somebody may run them. True when there was something to
 -- mark, or a profile was held by another session.
 -- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.mark_mutual(p_class_ids bigint[], p_shard int) returns boolean
+create or replace function hwqueue.mark_checked(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -9,19 +9,19 @@ declare
   v_locked bigint[];
   v_nodes int;
 begin
-  update hwqueue.node_eligibility e set is_mutual = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_mutual;
+  update hwqueue.node_eligibility e set is_checked = true
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked;
   get diagnostics v_nodes = row_count;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_mutual);
+    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
   v_locked := array(
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
-  update hwqueue.profile_eligibility e set is_mutual = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked) and not e.is_mutual;
+  update hwqueue.profile_eligibility e set is_checked = true
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked) and not e.is_checked;
   update hwqueue.profile_queue s
-  set mutual = array(select distinct u from unnest(s.mutual || array(
+  set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);

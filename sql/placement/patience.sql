@@ -1,0 +1,83 @@
+-- The bounded wait for a better node (design 5.3): in a queue that nodes pull from, a preference means nothing if the first node to ask
+-- gets the lease. So a lease is held back from a node, at most for its patience, while a better one lives:
+--   wait = patience x (best - affinity here) / (best - worst)
+-- over live, uncordoned nodes that may run it and whose total capacity suffices; from the moment the lease became claimable (eligible_at), and
+-- nothing sets that back. No better node alive, no wait.
+
+-- Until when a lease waits for a better node than this one; null: it does not wait. What it prefers about other leases changes at
+-- any moment: then it does not wait at all.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.waits_until(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz,
+                                               p_now timestamptz, p_shard int) returns timestamptz
+language plpgsql stable
+as $$
+declare
+  v_patience interval;
+  v_here double precision;
+  v_best double precision;
+  v_worst double precision;
+  v_until timestamptz;
+begin
+  if p_class.preferred = '[]' then
+    return null;
+  end if;
+  v_patience := coalesce(p_class.patience, (
+    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
+  if p_eligible_at + v_patience <= p_now then
+    return null;
+  end if;
+  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids);
+  v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
+  v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
+  v_until := p_eligible_at + v_patience * ((v_best - v_here) / (v_best - v_worst));
+  return case when v_until > p_now then v_until end;
+end
+$$;
+
+-- The highest (p_sign 1) or lowest (-1) affinity for a class among live, uncordoned nodes with room for it when they are idle, if it is
+-- beyond p_affinity; null: there is none.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.extreme_affinity(p_class hwqueue.placement_class, p_affinity double precision, p_sign int, p_now timestamptz, p_shard int)
+returns double precision
+language plpgsql stable
+as $$
+begin
+  return (
+    select a.affinity
+    from (
+      select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.class_id = p_class.class_id
+      union all
+      select e.affinity, null, e.node_id from hwqueue.node_eligibility e
+      where e.shard_id = p_shard and e.class_id = p_class.class_id
+      union all  -- those that have not seen the class yet
+      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}'), p.profile_id, null
+      from hwqueue.profile p
+      where not p_class.is_pinned and p.shard_id = p_shard and p.classes_seen <= p_class.created_xid
+        and p_class.class_id <> all (p.classes_judged) and hwqueue.suits(p_class, p, null, '{}')
+      union all
+      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids), null, n.node_id
+      from hwqueue.node n
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      where p_class.is_pinned and n.shard_id = p_shard and n.node_id = any (hwqueue.named_nodes(p_class))
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids)
+    ) a
+    where (a.affinity - p_affinity) * p_sign > 0
+      and exists (
+        select 1 from hwqueue.node n
+        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+        where n.shard_id = p_shard and (n.profile_id = a.profile_id or n.node_id = a.node_id) and n.deregistered_at is null
+          and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+          and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
+    order by a.affinity * p_sign desc limit 1);
+end
+$$;
+
+-- The nodes that a class names in its preferences.
+create or replace function hwqueue.named_nodes(p_class hwqueue.placement_class) returns uuid[]
+language sql immutable
+as $$
+  select array(
+    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
+    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
+$$;
