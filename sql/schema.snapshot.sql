@@ -1489,6 +1489,7 @@ begin
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
     delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;
@@ -2481,6 +2482,7 @@ CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_qu
     AS $$
 declare
   v_spawn record;
+  v_spawns hwqueue.spawn_request[] := p_spawns;
 begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
@@ -2492,7 +2494,12 @@ begin
       jsonb_build_object('field', 'options.lease_id', 'lease_id', v_spawn.lease_id, 'index', v_spawn.index),
       'use a fresh id, or idempotency_key to spawn once');
   end if;
-  perform hwqueue.insert_spawns(p_spawns, p_queue, p_now, p_shard);
+  for v_index in 1 .. cardinality(v_spawns) loop
+    if v_spawns[v_index].own_id then  -- others may have asked something about it before it is there
+      v_spawns[v_index].class_id := hwqueue.target_class(v_spawns[v_index].class_id, v_spawns[v_index].lease_id, p_shard);
+    end if;
+  end loop;
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard);
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
     'use a fresh id, or idempotency_key to spawn once');
@@ -4495,7 +4502,7 @@ begin
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-  perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard);
+  perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard), hwqueue.prune_terms(p_limit, p_shard);
   return next;
 end
 $$;
@@ -4593,6 +4600,32 @@ begin
     end if;
   end loop;
   return coalesce(v_last, 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_terms bigint[];
+begin
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return 0;
+  end if;
+  v_terms := array(
+    select t.term_id from hwqueue.term t
+    where t.shard_id = p_shard and not exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
+    order by t.term_id limit p_limit);
+  delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
+  delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
+  delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
+  delete from hwqueue.term_count k where k.ctid = any (array(
+    select o.ctid from hwqueue.term_count o
+    where o.shard_id = p_shard and o.leases = 0 and o.holders = 0 limit p_limit for update skip locked));
+  return cardinality(v_terms);
 end
 $$;
 
@@ -6545,6 +6578,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+begin
+  perform 1 from hwqueue.term t where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
+  if not found then
+    return p_class_id;
+  end if;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  return hwqueue.find_class(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id, v_class.labels, v_class.placement,
+                            p_shard, v_class.patience, p_lease);
+end
+$$;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -6730,10 +6780,10 @@ begin
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
   v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
-  v_class_id := hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
+  v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
     case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-         else v_class.placement end, p_shard, v_class.patience, v_class.target);
+         else v_class.placement end, p_shard, v_class.patience), p_lease, p_shard);
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
@@ -7263,6 +7313,8 @@ CREATE INDEX node_profile ON hwqueue.node USING btree (shard_id, profile_id);
 
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
 
+CREATE INDEX placement_class_asks ON hwqueue.placement_class USING gin (terms jsonb_path_ops) WHERE (terms <> '[]'::jsonb);
+
 CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (shard_id, created_xid);
 
 CREATE INDEX placement_class_digest ON hwqueue.placement_class USING btree (shard_id, digest);
@@ -7727,6 +7779,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
@@ -7914,6 +7968,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now ti
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_boost(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

@@ -57,6 +57,7 @@ language plpgsql volatile
 as $$
 declare
   v_spawn record;
+  v_spawns hwqueue.spawn_request[] := p_spawns;
 begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
@@ -68,7 +69,12 @@ begin
       jsonb_build_object('field', 'options.lease_id', 'lease_id', v_spawn.lease_id, 'index', v_spawn.index),
       'use a fresh id, or idempotency_key to spawn once');
   end if;
-  perform hwqueue.insert_spawns(p_spawns, p_queue, p_now, p_shard);
+  for v_index in 1 .. cardinality(v_spawns) loop
+    if v_spawns[v_index].own_id then  -- others may have asked something about it before it is there
+      v_spawns[v_index].class_id := hwqueue.target_class(v_spawns[v_index].class_id, v_spawns[v_index].lease_id, p_shard);
+    end if;
+  end loop;
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard);
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
     'use a fresh id, or idempotency_key to spawn once');

@@ -2,7 +2,7 @@
 -- that no node has, and what dropped queues left.
 -- Bounded: about p_limit of each a call; call it until it removes none. Classes and profiles are looked at in turn, p_limit a call, so
 -- all of them have had their turn after as many calls as that takes.
--- Locks: its mark; lease, class, node, profile and queue rows: all skip locked. Raises: QHA01, QHA02. Idempotent: yes.
+-- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked. Raises: QHA01, QHA02. Idempotent: yes.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
 create or replace function hwqueue.prune(p_limit int default 10000, p_shard int default 0)
 returns table (leases int, classes int, nodes int)
@@ -22,7 +22,7 @@ begin
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-  perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard);
+  perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard), hwqueue.prune_terms(p_limit, p_shard);
   return next;
 end
 $$;
