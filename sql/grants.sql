@@ -65,7 +65,8 @@ grant execute on function
   hwqueue.deregister_node(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, int)
+  hwqueue.prune(int, int),
+  hwqueue.verify_invariants(int)
   to hwqueue_operator, hwqueue_admin;
 
 -- Admins: queues and their policies besides.

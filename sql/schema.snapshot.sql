@@ -500,6 +500,104 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  with running as (
+    select t.term_id, t.place, sum(t.counts::int) as leases, sum((t.use = 'away' and t.decides)::int) as holders
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    cross join lateral hwqueue.touched_terms(k, c.lease_id, n, p_shard) t
+    where c.shard_id = p_shard
+    group by t.term_id, t.place
+  ), written as (
+    select k.term_id, k.domain as place, sum(k.leases) as leases, sum(k.holders) as holders
+    from hwqueue.term_count k where k.shard_id = p_shard group by k.term_id, k.domain
+  )
+  select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place, 'written', array[d.leases, d.holders],
+                                       'counted', array[d.running_leases, d.running_holders])
+  from (
+    select coalesce(w.term_id, r.term_id) as term_id, coalesce(w.place, r.place) as place, coalesce(w.leases, 0) as leases,
+           coalesce(w.holders, 0) as holders, coalesce(r.leases, 0) as running_leases, coalesce(r.holders, 0) as running_holders
+    from written w full join running r on r.term_id = w.term_id and r.place = w.place
+  ) d
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = d.term_id and t.published_at is not null
+  where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
+$$;
+
+CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  with entry as (
+    select r.lease_id, 'ready' as place from hwqueue.ready r where r.shard_id = p_shard
+    union all
+    select s.lease_id, 'scheduled' from hwqueue.scheduled s where s.shard_id = p_shard
+    union all
+    select c.lease_id, 'claim' from hwqueue.claim c where c.shard_id = p_shard
+  )
+  select coalesce(l.lease_id, e.lease_id),
+         jsonb_build_object('state', l.state, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
+  from (select l.lease_id, l.state from hwqueue.lease l where l.shard_id = p_shard) l
+  full join entry e on e.lease_id = l.lease_id
+  where l.state = 'open' or e.place is not null
+  group by coalesce(l.lease_id, e.lease_id), l.state
+  having count(e.place) <> 1 or l.state is distinct from 'open'
+$$;
+
+CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  select b.rule, n.node_id, b.detail
+  from hwqueue.node n
+  cross join lateral (
+    select hwqueue.read_load(n.node_id, p_shard) as load, to_jsonb(u) as counted from hwqueue.node_usage_of_claims(n) u offset 0) w
+  cross join lateral (
+    select 'node_load' as rule, jsonb_build_object('written', to_jsonb(w.load) - array['shard_id', 'node_id', 'version', 'updates'],
+                                                   'counted', w.counted) as detail
+    where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
+       or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
+    union all
+    select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots', n.slots, 'custom', n.custom,
+                                          'used', w.counted)
+    where (w.counted ->> 'cpu_used')::bigint > n.cpu_milli or (w.counted ->> 'memory_used')::bigint > n.memory_mib
+       or (w.counted ->> 'claim_count')::int > n.slots
+       or exists (select 1 from jsonb_array_elements(w.counted -> 'gpu_used') g where g.value::int > 1000)
+       or exists (select 1 from jsonb_each(w.counted -> 'custom_used') c where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
+  ) b
+  where n.shard_id = p_shard and n.deregistered_at is null
+$$;
+
+CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  with touched as (
+    select c.lease_id, c.node_id, k.terms, k.spread, t.*
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    cross join lateral hwqueue.touched_terms(k, c.lease_id, n, p_shard) t
+    where c.shard_id = p_shard and t.place <> ''
+  )
+  select 'away', h.lease_id, jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
+  from touched h
+  join touched m on m.term_id = h.term_id and m.place = h.place and m.counts and m.lease_id <> h.lease_id
+  where h.use = 'away' and h.decides
+  union all
+  select 'max_per_domain', min(h.lease_id::text)::uuid,
+         jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'limit', s.most, 'running', count(*))
+  from touched h
+  cross join lateral (
+    select min((s.value ->> 'max_per_domain')::bigint) as most
+    from jsonb_array_elements(h.spread) s
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = h.term_id
+    where s.value ? 'max_per_domain'
+      and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
+  where h.use = 'cap' and h.decides and h.counts
+  group by h.term_id, h.domain, h.place, s.most
+  having count(*) > s.most
+$$;
+
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -6795,6 +6893,18 @@ CREATE FUNCTION hwqueue.valid_mark(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE
     AS $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
 
+CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries(p_shard) v;
+  return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
+  return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
+  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
+end
+$$;
+
 CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $_$
@@ -7375,6 +7485,14 @@ REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) FROM PUBLIC;
 
@@ -7997,6 +8115,10 @@ GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shar
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.valid_mark(p_mark xid8) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 

@@ -1,0 +1,61 @@
+-- What must hold at every instant, counted anew from leases and claims: a row for each rule that is broken, none when all is well.
+-- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain. detail names what is broken, what was found and expected.
+-- It reads everything and is for operators and tests; it is one statement after another, so call it in a repeatable read transaction while
+-- others work. Capacity may be exceeded by adopted leases and by nodes that were registered with less than is in use.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.verify_invariants(p_shard int default 0) returns table (rule text, subject text, detail jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries(p_shard) v;
+  return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
+  return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
+  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
+end
+$$;
+
+-- Open leases that are not in exactly one of ready, scheduled and claim, and entries of leases that are not open.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
+language sql stable
+as $$
+  with entry as (
+    select r.lease_id, 'ready' as place from hwqueue.ready r where r.shard_id = p_shard
+    union all
+    select s.lease_id, 'scheduled' from hwqueue.scheduled s where s.shard_id = p_shard
+    union all
+    select c.lease_id, 'claim' from hwqueue.claim c where c.shard_id = p_shard
+  )
+  select coalesce(l.lease_id, e.lease_id),
+         jsonb_build_object('state', l.state, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
+  from (select l.lease_id, l.state from hwqueue.lease l where l.shard_id = p_shard) l
+  full join entry e on e.lease_id = l.lease_id
+  where l.state = 'open' or e.place is not null
+  group by coalesce(l.lease_id, e.lease_id), l.state
+  having count(e.place) <> 1 or l.state is distinct from 'open'
+$$;
+
+-- Nodes whose usage is not what their claims set aside, or is more than they have.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid, detail jsonb)
+language sql stable
+as $$
+  select b.rule, n.node_id, b.detail
+  from hwqueue.node n
+  cross join lateral (
+    select hwqueue.read_load(n.node_id, p_shard) as load, to_jsonb(u) as counted from hwqueue.node_usage_of_claims(n) u offset 0) w
+  cross join lateral (
+    select 'node_load' as rule, jsonb_build_object('written', to_jsonb(w.load) - array['shard_id', 'node_id', 'version', 'updates'],
+                                                   'counted', w.counted) as detail
+    where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
+       or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
+    union all
+    select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots', n.slots, 'custom', n.custom,
+                                          'used', w.counted)
+    where (w.counted ->> 'cpu_used')::bigint > n.cpu_milli or (w.counted ->> 'memory_used')::bigint > n.memory_mib
+       or (w.counted ->> 'claim_count')::int > n.slots
+       or exists (select 1 from jsonb_array_elements(w.counted -> 'gpu_used') g where g.value::int > 1000)
+       or exists (select 1 from jsonb_each(w.counted -> 'custom_used') c where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
+  ) b
+  where n.shard_id = p_shard and n.deregistered_at is null
+$$;
