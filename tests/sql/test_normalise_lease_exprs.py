@@ -4,7 +4,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-
 from psycopg.types.json import Jsonb
 
 from tests.sql.api import Api, Row
@@ -115,7 +114,7 @@ def test_a_preference_that_asks_nothing_can_be_written_again(api: Api) -> None:
 
 
 def test_keys_of_tags_are_no_expressions(api: Api) -> None:
-    """Tags may hold keys named like kinds: neither anchors nor what is served is taken from them."""
+    """Tags may hold keys named like kinds: nothing is taken from them."""
     tags = {"lease": ID, "trust": {"leases": {}}, "node": [ID]}
     placement = {"require": [{"tags": tags}]}
     assert len(normal(api, placement)["require"]) == 3
