@@ -12,6 +12,7 @@ from tests.properties.strategies import IDS, NODE_IDS, resources, telling_exprs
 
 Exprs = st.SearchStrategy[dict[str, Any]]
 
+DEEPEST = 4
 LEASE_IDS = tuple(str(uuid5(IDS, f"lease-{number}")) for number in range(2))
 SERVICE_IDS = tuple(str(uuid5(IDS, f"service-{number}")) for number in range(2))
 
@@ -67,9 +68,17 @@ lease_exprs: Exprs = st.one_of(
 trust_exprs: Exprs = st.sampled_from(["tee", "Tee", "é"]).map(lambda domain: {"trust": domain})
 
 
+def _depth(expr: dict[str, Any]) -> int:
+    """How many `any` stand within each other."""
+    return max(
+        (1 + max(map(_depth, branch), default=0) for branch in expr.get("any", [])), default=0
+    )
+
+
 def _with_branches(plain: Exprs) -> Exprs:
     branches = st.lists(st.lists(plain, min_size=1, max_size=2), min_size=1, max_size=3)
-    return st.one_of(plain, branches.map(lambda found: {"any": found}))
+    nested = st.one_of(plain, branches.map(lambda found: {"any": found}))
+    return nested.filter(lambda expr: _depth(expr) <= DEEPEST)
 
 
 _required = _with_branches(st.one_of(telling_exprs, lease_exprs, trust_exprs))

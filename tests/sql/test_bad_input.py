@@ -164,6 +164,7 @@ PLACEMENTS: Cases = [
     (".require[0].rack[0]", {"require": [{"rack": 2**32}]}),
     (".require[0].rack[0]", {"require": [{"rack": "r1"}]}),
     (".require[0].resource[0]", {"require": [{"resource": "gpu0"}]}),
+    (".require[0].resource", {"require": [{"resource": [ID, OTHER]}]}),
     (".require[0].away", {"require": [{"node": ID, "away": "yes"}]}),
     (".require[0].unknown", {"require": [{"rack": 1, "unknown": "maybe"}]}),
     (".prefer", {"prefer": {}}),
