@@ -124,13 +124,14 @@ _node_rules = st.fixed_dictionaries(
 )
 _shares = st.one_of(
     st.just({"domain": "node", "targets": [{"value": str(NODE_IDS[0]), "percent": 100}]}),
+    st.just({"domain": "node", "targets": [{"value": "*", "percent": 100}]}),
     st.lists(st.sampled_from([1, 2]), unique=True).map(
         lambda racks: {"domain": "rack", "targets": [{"value": r, "percent": 50} for r in racks]}
     ),
-    st.lists(st.sampled_from(["a", 1, True, 2.5]), unique_by=repr, max_size=3).map(
+    st.lists(st.sampled_from(["a", 1, True, "*"]), unique_by=repr, max_size=3).map(
         lambda zones: {
             "domain": "label:zone",
-            "targets": [{"value": zone, "percent": n} for n, zone in enumerate(zones)],
+            "targets": [{"value": zone, "percent": 32 + n} for n, zone in enumerate(zones)],
         }
     ),
 )

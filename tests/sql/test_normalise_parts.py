@@ -131,6 +131,12 @@ SPREADS: list[tuple[Row, list[Row]]] = [
     (targets(), [targets(weight=None)]),
     (targets(1, domain="rack"), [targets(1.0, domain="rack")]),
     (targets(ID, domain="node"), [targets(ID.upper(), domain="node")]),
+    (targets("*", domain="rack"), []),
+    (targets("a", "*"), []),
+    (
+        targets(targets=[{"value": "a", "percent": 70}]),
+        [targets(targets=[{"value": "a", "percent": 70}, {"value": "*", "percent": 30}])],
+    ),
 ]
 
 
