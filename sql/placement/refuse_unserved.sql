@@ -6,8 +6,9 @@ as $$
 declare
   v_part text;
 begin
-  if p_placement = '{}' then
-    return;
+  if not p_placement ?| array['tolerate', 'spread', 'isolation'] and not jsonb_path_exists(p_placement,
+       'strict $.** ? (exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true) then
+    return;  -- what most are
   end if;
   select p.part into v_part
   from (select k as part from unnest(array['tolerate', 'spread', 'isolation']) k where p_placement ? k
