@@ -3,7 +3,21 @@
 from hwqueue.app import App, Cancelled, Reject, Retry
 from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import HwqueueError
-from hwqueue.placement import Placement, any_of, label, node, rack, resource, tags
+from hwqueue.placement import (
+    Placement,
+    any_of,
+    label,
+    lease,
+    leases,
+    node,
+    rack,
+    resource,
+    same,
+    selector,
+    service,
+    tags,
+    trust,
+)
 from hwqueue.types import (
     Assignment,
     Claim,
@@ -45,8 +59,14 @@ __all__ = [
     "WorkerSettings",
     "any_of",
     "label",
+    "lease",
+    "leases",
     "node",
     "rack",
     "resource",
+    "same",
+    "selector",
+    "service",
     "tags",
+    "trust",
 ]

@@ -4,7 +4,11 @@
     .require(label("region").in_("us-east", "us-west"), tags(gpu=True))
     .require(any_of([label("driver").version(">= 550")], [label("emulated") == True]))
     .prefer(label("zone") == "a", weight=50)
+    .require(leases(selector(app="web"), domain="rack", away=True))
+    .tolerate("dedicated", value="batch")
+    .spread("label:zone", max_skew=1, select=selector(app="web"))
     .resources(cpu_milli=4000, memory_mib=8192, gpu=2)
+    .isolation(cpu="whole_core")
 
 It only writes the JSON of docs/reference/placement.md; the database checks what it means. Wherever
 a `Placement` is taken, the same JSON as a mapping is, too.
@@ -22,12 +26,19 @@ __all__ = [
     "Expr",
     "Label",
     "Placement",
+    "Selector",
     "any_of",
     "label",
+    "lease",
+    "leases",
     "node",
     "rack",
     "resource",
+    "same",
+    "selector",
+    "service",
     "tags",
+    "trust",
 ]
 
 Scalar = str | int | float | bool
@@ -61,6 +72,7 @@ class Label:
 
     A node without the label fails every comparison but `!=`, `not_in` and `does_not_exist`.
     Instead of values every method but those on patterns and versions takes another `Label`.
+    In `selector` it is a label of leases.
     """
 
     __slots__ = ("key",)
@@ -169,6 +181,95 @@ def resource(resource_id: UUID | str, *, away: bool = False) -> Expr:
     return _target("resource", str(resource_id), away)
 
 
+def trust(domain: str) -> Expr:
+    """The node is attested in this trust domain now: 1..255 bytes, compared byte by byte.
+
+    Only for `require`.
+    """
+    return Expr.of(trust=domain)
+
+
+def lease(
+    lease_id: UUID | str,
+    *,
+    domain: str | None = None,
+    away: bool = False,
+    unknown: str | None = None,
+) -> Expr:
+    """Where this lease runs, or else last succeeded; with `away`, not where it runs.
+
+    domain: what counts as one place, `node`, `rack` or `label:KEY`; None: `node`. unknown: `pass`
+    or `fail`, what a node outside all domains does; None: it passes `away` only.
+    """
+    return _elsewhere({"lease": str(lease_id)}, domain, away, unknown)
+
+
+def service(
+    service_id: UUID | str,
+    *,
+    domain: str | None = None,
+    away: bool = False,
+    unknown: str | None = None,
+) -> Expr:
+    """Where leases of this service run; with `away`, where none does.
+
+    domain: as for `lease`; None: the service's failure domain, else its queue's. unknown: as there.
+    """
+    return _elsewhere({"service": str(service_id)}, domain, away, unknown)
+
+
+def leases(
+    select: Selector | Mapping[str, Any],
+    *,
+    domain: str,
+    tenants: str | Iterable[str] | None = None,
+    away: bool = False,
+    unknown: str | None = None,
+) -> Expr:
+    """Where leases with such labels run; with `away`, where none does.
+
+    domain, unknown: as for `lease`. tenants: whose leases are looked at, names or `"*"` for all;
+    None: those of the lease's own tenant.
+    """
+    looked_at: dict[str, Any] = {"leases": _selector(select)}
+    if tenants is not None:
+        looked_at["tenants"] = tenants if isinstance(tenants, str) else list(tenants)
+    return _elsewhere(looked_at, domain, away, unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which leases are meant. Made by `selector` and `same`; `text` is its JSON."""
+
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The selector in the grammar."""
+        found: dict[str, Any] = json.loads(self.text)
+        return found
+
+
+def selector(*parts: Expr | Mapping[str, str], **labels: str) -> Selector:
+    """Leases whose labels are these: `selector(app="web")`, `selector({"k8s/app": "web"})`.
+
+    parts: labels, and expressions on labels by `in_`, `not_in`, `exists` or `does_not_exist`, as in
+    `selector(label("track").in_("stable", "beta"), app="web")`. Without any, every lease.
+    """
+    equal = dict(labels)
+    exprs = []
+    for part in parts:
+        if isinstance(part, Expr):
+            exprs.append(part.as_json())
+        else:
+            equal |= part
+    return Selector(_canonical({"labels": equal} | ({"exprs": exprs} if exprs else {})))
+
+
+def same(what: str) -> Selector:
+    """The leases with the same `service` or of the same `task` as the one that asks."""
+    return Selector(_canonical({"same": what}))
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What a lease asks of its node. Every method returns a new placement."""
@@ -176,7 +277,10 @@ class Placement:
     # JSON texts, so that nothing in here can change
     _require: tuple[str, ...] = ()
     _prefer: tuple[str, ...] = ()
+    _tolerate: tuple[str, ...] = ()
+    _spread: tuple[str, ...] = ()
     _resources: tuple[tuple[str, int], ...] = ()
+    _isolation: tuple[tuple[str, str], ...] = ()
 
     def require(self, *expressions: Expr | Mapping[str, Any]) -> Placement:
         """Add conditions that must all hold."""
@@ -193,6 +297,92 @@ class Placement:
         added = _canonical({"weight": weight, "when": [_expression(part) for part in when]})
         return replace(self, _prefer=(*self._prefer, added))
 
+    def tolerate(
+        self,
+        key: str | None = None,
+        *,
+        op: str | None = None,
+        value: str | int | None = None,
+        effect: str | None = None,
+        seconds: int | None = None,
+    ) -> Placement:
+        """Add a toleration: nodes with such a taint will do.
+
+        key: None: every taint, with op `exists`. op: `equal`, `exists`, `gt` or `lt`; None: `equal`
+        if there is a value, else `exists`. value: the taint's; for `gt` (`lt`) a whole number that
+        the taint's value must be above (below). effect: `no_schedule`, `prefer_no_schedule` or
+        `no_execute`; None: all of them. seconds: how long the lease may go on beside a `no_execute`
+        taint; None: for ever.
+        """
+        if op is None:
+            op = "exists" if value is None else "equal"
+        added = _given(key=key, op=op, value=value, effect=effect, seconds=seconds)
+        return replace(self, _tolerate=(*self._tolerate, _canonical(added)))
+
+    def spread(
+        self,
+        domain: str,
+        *,
+        select: Selector | Mapping[str, Any],
+        max_skew: int = 1,
+        min_domains: int | None = None,
+        when: str | None = None,
+        count_nodes: Mapping[str, str] | None = None,
+    ) -> Placement:
+        """Keep the number of selected leases even over domains.
+
+        domain: `node`, `rack` or `label:KEY`. max_skew: how many more a domain may hold than the
+        one that holds the fewest. min_domains: with fewer domains the fewest counts as 0; only
+        with `require`. when: `require` or `prefer`; None: `require`. count_nodes: which nodes make
+        the domains: `{"affinity": "honor" or "ignore", "taints": "ignore" or "honor"}`, whether
+        nodes that this placement does not fit, or whose taints it does not tolerate, are left out.
+        """
+        rule = _given(min_domains=min_domains, when=when)
+        if count_nodes is not None:
+            rule["count_nodes"] = dict(count_nodes)
+        return self._spread_by(domain, select, max_skew=max_skew, **rule)
+
+    def max_per_domain(
+        self, limit: int, *, domain: str, select: Selector | Mapping[str, Any]
+    ) -> Placement:
+        """At most `limit` selected leases in the domain where this one runs, itself included."""
+        return self._spread_by(domain, select, max_per_domain=limit)
+
+    def spread_targets(
+        self,
+        domain: str,
+        percents: Mapping[Any, int],
+        *,
+        select: Selector | Mapping[str, Any],
+        weight: int | None = None,
+    ) -> Placement:
+        """Prefer that shares of the selected leases run in given domains.
+
+        percents: 0..100 by the domain's name: a node id, a rack, a value of the label; what they
+        leave of 100 is for all other domains; without any, equal shares. weight: 1..100; None: 100.
+        """
+        targets = [
+            {"value": str(value) if isinstance(value, UUID) else value, "percent": percent}
+            for value, percent in percents.items()
+        ]
+        return self._spread_by(domain, select, targets=targets, **_given(weight=weight))
+
+    def _spread_by(
+        self, domain: str, select: Selector | Mapping[str, Any], **rule: Any
+    ) -> Placement:
+        added = _canonical({"domain": domain, "select": _selector(select), **rule})
+        return replace(self, _spread=(*self._spread, added))
+
+    def isolation(self, *, cpu: str | None = None, gpu: str | None = None) -> Placement:
+        """Set how the lease is kept apart from others on its node; the last word on each counts.
+
+        cpu: `best_effort`, `whole_core` or `strict_isolated`. gpu: `shared`, `session_exclusive`,
+        `device_exclusive` or `partition_exclusive`; without a count of GPUs it asks for one. None:
+        as set before, else the node's default.
+        """
+        wanted = _given(cpu=cpu, gpu=gpu)
+        return replace(self, _isolation=tuple({**dict(self._isolation), **wanted}.items()))
+
     def resources(
         self,
         *,
@@ -207,14 +397,9 @@ class Placement:
         cpu_milli: thousandths of a CPU. gpu: whole devices. gpu_milli: 1..999, a share of one
         device; excludes `gpu`. custom: the node's own countables by name.
         """
-        amounts = {
-            "cpu_milli": cpu_milli,
-            "memory_mib": memory_mib,
-            "gpu": gpu,
-            "gpu_milli": gpu_milli,
-            **(custom or {}),
-        }
-        wanted = {name: amount for name, amount in amounts.items() if amount is not None}
+        wanted = _given(
+            cpu_milli=cpu_milli, memory_mib=memory_mib, gpu=gpu, gpu_milli=gpu_milli
+        ) | dict(custom or {})
         return replace(self, _resources=tuple({**dict(self._resources), **wanted}.items()))
 
     def as_json(self) -> dict[str, Any]:
@@ -222,13 +407,36 @@ class Placement:
         members = {
             "require": [json.loads(part) for part in self._require],
             "prefer": [json.loads(part) for part in self._prefer],
+            "tolerate": [json.loads(part) for part in self._tolerate],
+            "spread": [json.loads(part) for part in self._spread],
             "resources": dict(self._resources),
+            "isolation": dict(self._isolation),
         }
         return {key: value for key, value in members.items() if value}
 
 
 def _target(kind: str, targets: Any, away: bool) -> Expr:
     return Expr.of(**{kind: targets}, **({"away": True} if away else {}))
+
+
+def _elsewhere(
+    looked_at: dict[str, Any], domain: str | None, away: bool, unknown: str | None
+) -> Expr:
+    return Expr.of(**looked_at, **_given(domain=domain, away=away or None, unknown=unknown))
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    """What is not None."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _selector(select: Selector | Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON of a selector; mappings are taken as they are."""
+    if isinstance(select, Selector):
+        return select.as_json()
+    if isinstance(select, Mapping):
+        return dict(select)
+    raise TypeError(f"expected a selector such as selector(app='web'), got {select!r}")
 
 
 def _expression(part: Expr | Mapping[str, Any]) -> dict[str, Any]:

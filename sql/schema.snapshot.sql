@@ -429,6 +429,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.asks_unserved(p_exprs jsonb) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  return exists (
+    select 1 from jsonb_array_elements(p_exprs) e
+    where e.value ? 'trust'
+       or e.value ? 'any' and exists (select 1 from jsonb_array_elements(e.value -> 'any') b where hwqueue.asks_unserved(b.value)));
+end
+$$;
+
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -598,12 +609,15 @@ CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, l
   having count(*) > s.most
 $$;
 
-CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
       || case when p_preferred <> '[]' then jsonb_build_object('prefer', p_preferred) else '{}' end
+      || case when p_tolerations <> '[]' then jsonb_build_object('tolerate', p_tolerations) else '{}' end
+      || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
       || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
+      || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
 $$;
 
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
@@ -694,7 +708,7 @@ declare
   v_kind text;
   v_why text;
 begin
-  if jsonb_array_length(p_required) < 2 then
+  if coalesce(jsonb_array_length(p_required), 0) < 2 then
     return p_required;
   end if;
   foreach v_kind in array array['node', 'rack', 'resource'] loop
@@ -721,6 +735,9 @@ begin
   end loop;
   if v_why is null then
     v_why := hwqueue.label_contradiction(p_required);
+  end if;
+  if v_why is null and jsonb_path_exists(p_required, '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
+    v_why := hwqueue.lease_contradiction(p_required);
   end if;
   if v_why is not null then
     perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
@@ -1642,6 +1659,21 @@ begin
   perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.domain_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object') or length(p_value::text) > 1100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field), jsonb_build_object('field', p_field),
+      'name one domain: a node id, a rack number, or the value of the label');
+  end if;
+  return case when p_value = '"*"' then p_value
+    when p_domain = 'node' then to_jsonb(hwqueue.json_uuid(p_value, p_field, 'QHC03'))
+    when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
+    else hwqueue.normal_value(p_value) end;
 end
 $$;
 
@@ -2647,6 +2679,12 @@ CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p
     from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
 $$;
 
+CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024
+$$;
+
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
@@ -2688,12 +2726,38 @@ CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
          and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
 $$;
 
+CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if not coalesce(p_isolation ? 'gpu', false) or p_resources ? 'gpu' then
+    return p_resources;
+  elsif not p_resources ? 'gpu_milli' then
+    return p_resources || '{"gpu": 1}';
+  elsif p_isolation ->> 'gpu' <> 'shared' then
+    perform hwqueue.refuse('QHC04', format('%s asks for a share of a GPU and for isolation %s', p_field, p_isolation ->> 'gpu'),
+      jsonb_build_object('field', p_field || '.isolation.gpu', 'class', p_isolation ->> 'gpu'),
+      'gpu_milli goes with "shared" or with no class; ask for whole devices (gpu) to have them alone');
+  end if;
+  return p_resources;
+end
+$$;
+
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'boolean' then p_value::boolean
     else hwqueue.refuse_value(p_value, p_field, 'true or false', 'give a JSON boolean', p_code)::boolean end
+$$;
+
+CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
+    else hwqueue.refuse_value(p_value, p_field, 'one of ' || array_to_string(p_choices, ', '), 'give one of these words as a JSON string',
+      p_code) end
 $$;
 
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
@@ -3086,6 +3150,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  with term as (
+    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain, e.value ? 'away' as away
+    from jsonb_array_elements(p_required) e
+    where e.value ?| array['lease', 'service', 'leases']
+  )
+  select format('toward and away from %s', t.target) from term t join term a using (target)
+  where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
+$$;
+
 CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -3406,6 +3482,7 @@ CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb DEFAULT '
     AS $$
 declare
   v_queue hwqueue.queue := hwqueue.default_policy();
+  v_placement jsonb;
   v_class hwqueue.placement_class;
   v_reach double precision;
   v_recount jsonb;
@@ -3415,10 +3492,12 @@ begin
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
+  v_placement := hwqueue.normalise_placement(p_placement, 'placement');
+  perform hwqueue.refuse_unserved(v_placement, 'placement');
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.normalise_placement(p_placement, 'placement'), null, null, p_shard);
+    v_placement, null, null, p_shard);
   select r.share into v_reach
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
@@ -3448,15 +3527,62 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_kind text;
+begin
+  if p_left is null or p_right is null then
+    return coalesce(p_left, p_right);
+  end if;
+  foreach v_kind in array array['cpu', 'gpu'] loop
+    if p_left -> v_kind <> p_right -> v_kind then
+      perform hwqueue.refuse('QHC04', format('%s asks for %s isolation %s and %s', p_field, v_kind, p_left ->> v_kind, p_right ->> v_kind),
+        jsonb_build_object('field', p_field, 'class', p_right ->> v_kind), 'ask for one class, in one place');
+    end if;
+  end loop;
+  return p_left || p_right;
+end
+$$;
+
+CREATE FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_left is not null or p_right is not null
+    then hwqueue.normal_set(coalesce(p_left, '[]') || coalesce(p_right, '[]')) end
+$$;
+
 CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
+declare
+  v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
+  v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
 begin
+  if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
+    v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
+    v_resources := hwqueue.merge_resources(hwqueue.own_resources(p_left), hwqueue.own_resources(p_right), p_field);
+    v_resources := hwqueue.isolated_resources(v_isolation, v_resources, p_field);
+  end if;
   return hwqueue.build_placement(
-    hwqueue.check_contradictions(
-      hwqueue.normal_set(coalesce(p_left -> 'require', '[]') || coalesce(p_right -> 'require', '[]')), p_field),
-    hwqueue.normal_set(coalesce(p_left -> 'prefer', '[]') || coalesce(p_right -> 'prefer', '[]')),
-    coalesce(p_left -> 'resources', p_right -> 'resources'));
+    hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
+    hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
+    hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
+    hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
+    v_resources, v_isolation);
+end
+$$;
+
+CREATE FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_left <> '{}' and p_right <> '{}' and p_left <> p_right then
+    perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, p_left, p_right), jsonb_build_object('field', p_field),
+      'give the resources once');
+  end if;
+  return case when p_left <> '{}' then p_left else p_right end;
 end
 $$;
 
@@ -3841,7 +3967,31 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.normalise_direction(p_expr jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_away boolean := coalesce(hwqueue.json_boolean(p_expr -> 'away', p_field || '.away', 'QHC03'), false);
+  v_unknown text := hwqueue.json_choice(p_expr -> 'unknown', p_field || '.unknown', array['pass', 'fail'], 'QHC03');
+begin
+  return case when v_away then '{"away": true}'::jsonb else '{}' end
+    || case when v_unknown = case when v_away then 'fail' else 'pass' end
+            then jsonb_build_object('unknown', v_unknown) else '{}' end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_domain(p_domain jsonb, p_field text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_domain is null or jsonb_typeof(p_domain) = 'null' then null
+    when p_domain in ('"node"', '"rack"') then p_domain #>> '{}'
+    when jsonb_typeof(p_domain) = 'string' and p_domain #>> '{}' like 'label:%' and length(p_domain #>> '{}') between 7 and 259
+      then p_domain #>> '{}'
+    else hwqueue.refuse_value(p_domain, p_field, '"node", "rack" or "label:KEY"',
+      'KEY is a node label of 1 to 253 characters, as in "label:zone"', 'QHC03') end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -3875,7 +4025,7 @@ begin
         perform hwqueue.refuse('QHC03', format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
           jsonb_build_object('field', p_field || '.any'), 'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
       end if;
-      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1))
+      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
       into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
       if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
         return '[]'::jsonb;  -- a branch that asks nothing holds always
@@ -3883,15 +4033,15 @@ begin
       v_branches := hwqueue.normal_set(v_branches);
       return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
                   else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
+    when 'trust' then
+      return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
     else
-      perform hwqueue.refuse('QHC05', format('%s: %s is part of the grammar but not served by this version', p_field, v_kinds[1]),
-        jsonb_build_object('field', p_field || '.' || v_kinds[1]), 'use label, tags, any, node, rack or resource');
+      return jsonb_build_array(hwqueue.normalise_lease_expr(p_expr, v_kinds[1], p_field));
   end case;
-  return null;
 end
 $$;
 
-CREATE FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer, p_preferred boolean) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -3902,9 +4052,36 @@ begin
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
   for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth);
+    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
   end loop;
   return hwqueue.normal_set(v_exprs);
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_isolation jsonb;
+  v_kind text;
+  v_classes text[];
+begin
+  if p_isolation is null or jsonb_typeof(p_isolation) = 'null' then
+    return '{}'::jsonb;
+  end if;
+  v_isolation := jsonb_strip_nulls(hwqueue.check_object(p_isolation, array['cpu', 'gpu'], p_field, 'QHC03'));
+  foreach v_kind in array array['cpu', 'gpu'] loop
+    v_classes := case v_kind when 'cpu' then array['best_effort', 'whole_core', 'strict_isolated']
+      else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end;
+    if v_isolation ? v_kind
+       and (jsonb_typeof(v_isolation -> v_kind) <> 'string' or v_isolation ->> v_kind <> all (v_classes)) then
+      perform hwqueue.refuse('QHC03', format('%s.%s must be one of %s, got %s', p_field, v_kind, array_to_string(v_classes, ', '),
+          left((v_isolation -> v_kind)::text, 60)),
+        jsonb_build_object('field', p_field || '.' || v_kind, 'class', left(v_isolation ->> v_kind, 60)),
+        'leave it out to take what the node offers by default');
+    end if;
+  end loop;
+  return v_isolation;
 end
 $$;
 
@@ -3968,6 +4145,33 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_expr jsonb;
+  v_domain text;
+begin
+  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case when p_kind = 'leases' then array['tenants'] else '{}' end,
+    p_field, 'QHC03');
+  if p_kind = 'leases' then
+    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
+      || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
+    v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
+  else
+    if jsonb_typeof(p_expr -> p_kind) = 'null' then
+      perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind), jsonb_build_object('field', p_field || '.' || p_kind),
+        'name a target or leave the expression out');
+    end if;
+    v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
+    v_domain := coalesce(hwqueue.normalise_domain(p_expr -> 'domain', p_field || '.domain'), case p_kind when 'lease' then 'node' end);
+  end if;
+  return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
+    -- every node is a node
+    || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text DEFAULT 'placement'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3976,6 +4180,7 @@ declare
   v_required jsonb;
   v_preferred jsonb;
   v_resources jsonb;
+  v_isolation jsonb;
 begin
   if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
     return '{}'::jsonb;
@@ -3986,16 +4191,21 @@ begin
   if length(v_placement::text) > 65536 then
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
       jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
-  elsif v_placement ?| array['tolerate', 'spread', 'isolation'] then
-    perform hwqueue.refuse_unserved(v_placement, p_field);
   end if;
   if jsonb_typeof(v_placement -> 'require') <> 'null' then
-    v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0);
+    v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0, false);
     v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
   end if;
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
-  return hwqueue.build_placement(v_required, v_preferred, v_resources);
+  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
+    return hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
+  end if;
+  v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
+  return hwqueue.build_placement(v_required, v_preferred,
+    hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
+    hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
 end
 $$;
 
@@ -4025,8 +4235,11 @@ begin
     if jsonb_typeof(v_when) is distinct from 'array' then
       v_when := jsonb_build_array(v_when);
     end if;
-    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0);
-    if v_weight <> 0 then  -- one that asks nothing holds everywhere, and counts
+    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
+    if v_when = '[]' then  -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+      v_when := '[{"tags": {}}]';
+    end if;
+    if v_weight <> 0 then
       v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
     end if;
   end loop;
@@ -4097,6 +4310,159 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_labels jsonb := p_selector -> 'labels';
+  v_exprs jsonb := p_selector -> 'exprs';
+  v_bad_key text;
+  v_terms jsonb := '[]';
+begin
+  if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
+    perform hwqueue.refuse('QHC03', format('%s must say which leases', p_field), jsonb_build_object('field', p_field),
+      'for example {"labels": {"app": "web"}}, {"same": "service"}, or {"labels": {}} for every lease');
+  elsif p_selector ? 'same' then
+    perform hwqueue.check_object(p_selector, array['same'], p_field, 'QHC03');
+    if hwqueue.json_choice(p_selector -> 'same', p_field || '.same', array['service', 'task'], 'QHC03') is null then
+      perform hwqueue.refuse('QHC03', format('%s.same must not be null', p_field), jsonb_build_object('field', p_field || '.same'),
+        'give "service" or "task"');
+    end if;
+    return p_selector;
+  end if;
+  perform hwqueue.check_object(p_selector, array['labels', 'exprs', 'same'], p_field, 'QHC03');
+  if v_labels is not null then
+    if jsonb_typeof(v_labels) <> 'object' or (select count(*) from jsonb_object_keys(v_labels)) > 100 then
+      perform hwqueue.refuse('QHC03', format('%s.labels must be an object of at most 100 labels', p_field),
+        jsonb_build_object('field', p_field || '.labels'), 'for example {"app": "web"}');
+    end if;
+    select min(l.key) filter (where length(l.key) not between 1 and 253 or not hwqueue.is_label_text(l.value)),
+           coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in', 'values', jsonb_build_array(l.value))), '[]')
+    into v_bad_key, v_terms from jsonb_each(v_labels) l;
+    if v_bad_key is not null then
+      perform hwqueue.refuse('QHC03', format('%s.labels has a bad label %s', p_field, to_json(left(v_bad_key, 60))),
+        jsonb_build_object('field', format('%s.labels.%s', p_field, left(v_bad_key, 100))),
+        'labels of a lease map text of 1 to 253 characters to text of at most 1024');
+    end if;
+  end if;
+  if v_exprs is not null then
+    if jsonb_typeof(v_exprs) <> 'array' or jsonb_array_length(v_exprs) > 100 then
+      perform hwqueue.refuse('QHC03', format('%s.exprs must be a list of at most 100 expressions', p_field),
+        jsonb_build_object('field', p_field || '.exprs'), 'for example [{"label": "app", "op": "in", "values": ["web"]}]');
+    end if;
+    for v_index in 0 .. jsonb_array_length(v_exprs) - 1 loop
+      v_terms := v_terms || hwqueue.normalise_selector_expr(v_exprs -> v_index, format('%s.exprs[%s]', p_field, v_index));
+    end loop;
+  end if;
+  return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values'], p_field, 'QHC03');
+  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
+  v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op', array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
+  v_values jsonb := nullif(v_expr -> 'values', 'null');
+begin
+  if v_label is null or v_op is null then
+    perform hwqueue.refuse('QHC03', format('%s needs a label and an op', p_field),
+      jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
+      'ops: in, not_in, exists, does_not_exist');
+  elsif v_op in ('exists', 'does_not_exist') then
+    if v_values is not null then
+      perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', p_field, v_op), jsonb_build_object('field', p_field || '.values'),
+        'drop them');
+    end if;
+    return jsonb_build_object('label', v_label, 'op', v_op);
+  elsif jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 100
+        or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value)) then
+    perform hwqueue.refuse('QHC03', format('%s.values must be a list of 1 to 100 strings', p_field),
+      jsonb_build_object('field', p_field || '.values'), 'labels of a lease are text of at most 1024 characters');
+  end if;
+  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_preferred boolean := coalesce(hwqueue.json_choice(p_rule -> 'when', p_field || '.when', array['require', 'prefer'], 'QHC03') = 'prefer', false);
+  v_least bigint := hwqueue.json_integer(p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000, 'QHC03');
+  v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
+begin
+  perform hwqueue.check_object(v_nodes, array['affinity', 'taints'], p_field || '.count_nodes', 'QHC03');
+  v_nodes := jsonb_strip_nulls(jsonb_build_object(
+    'affinity', nullif(hwqueue.json_choice(v_nodes -> 'affinity', p_field || '.count_nodes.affinity', array['honor', 'ignore'], 'QHC03'), 'honor'),
+    'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints', array['ignore', 'honor'], 'QHC03'), 'ignore')));
+  if v_preferred and v_least is not null then
+    perform hwqueue.refuse('QHC03', format('%s.min_domains does not go with when prefer', p_field),
+      jsonb_build_object('field', p_field || '.min_domains'), 'drop one of them: only a required spread can demand domains');
+  end if;
+  return case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
+    || case when v_least > 1 then jsonb_build_object('min_domains', v_least) else '{}' end
+    || case when v_nodes <> '{}' then jsonb_build_object('count_nodes', v_nodes) else '{}' end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_rules jsonb := '[]';
+begin
+  if p_spread is null or jsonb_typeof(p_spread) = 'null' then
+    return v_rules;
+  elsif jsonb_typeof(p_spread) <> 'array' or jsonb_array_length(p_spread) > 100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 rules', p_field), jsonb_build_object('field', p_field),
+      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]');
+  end if;
+  for v_index in 0 .. jsonb_array_length(p_spread) - 1 loop
+    v_rules := v_rules || hwqueue.normalise_spread_rule(p_spread -> v_index, format('%s[%s]', p_field, v_index));
+  end loop;
+  return hwqueue.normal_set(v_rules);
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_kinds text[];
+  v_domain text;
+  v_rule jsonb;
+  v_limit bigint;
+begin
+  perform hwqueue.check_object(p_rule, array['domain', 'select', 'max_skew', 'min_domains', 'when', 'count_nodes', 'max_per_domain', 'targets',
+    'weight'], p_field, 'QHC03');
+  v_kinds := array(select k from jsonb_object_keys(p_rule) k where k in ('max_skew', 'max_per_domain', 'targets') order by k);
+  if cardinality(v_kinds) <> 1 then
+    perform hwqueue.refuse('QHC03', format('%s must have exactly one of max_skew, max_per_domain, targets; it has %s', p_field,
+        coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')), jsonb_build_object('field', p_field),
+      'write one rule for each: the list ANDs them');
+  end if;
+  perform hwqueue.check_object(p_rule, array['domain', 'select', v_kinds[1]] || case v_kinds[1]
+    when 'max_skew' then array['min_domains', 'when', 'count_nodes'] when 'targets' then array['weight'] else '{}' end, p_field, 'QHC03');
+  v_domain := hwqueue.require_domain(p_rule -> 'domain', p_field || '.domain');
+  v_rule := jsonb_build_object('domain', v_domain, 'select', hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
+  if v_kinds[1] = 'targets' then
+    v_limit := coalesce(hwqueue.json_integer(p_rule -> 'weight', p_field || '.weight', 1, 100, 'QHC03'), 100);
+    return v_rule || jsonb_build_object('targets', hwqueue.normalise_targets(p_rule -> 'targets', v_domain, p_field || '.targets'))
+      || case when v_limit = 100 then '{}' else jsonb_build_object('weight', v_limit) end;
+  end if;
+  v_limit := hwqueue.json_integer(p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000, 'QHC03');
+  if v_limit is null then
+    perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, v_kinds[1]),
+      jsonb_build_object('field', format('%s.%s', p_field, v_kinds[1])), 'give an integer of 1 or more');
+  end if;
+  v_rule := v_rule || jsonb_build_object(v_kinds[1], v_limit);
+  return case v_kinds[1] when 'max_skew' then v_rule || hwqueue.normalise_skew(p_rule, p_field) else v_rule end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -4129,24 +4495,19 @@ CREATE FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field
     AS $$
 declare
   v_list jsonb := p_expr -> p_kind;
+  v_most int := case when p_kind = 'resource' then 1 else 1000 end;
   v_target jsonb;
   v_field text;
   v_targets jsonb := '[]'::jsonb;
-  v_away boolean := coalesce(hwqueue.json_boolean(p_expr -> 'away', p_field || '.away', 'QHC03'), false);
-  v_unknown text := hwqueue.json_text(p_expr -> 'unknown', p_field || '.unknown', 8, 'QHC03');
 begin
   perform hwqueue.check_object(p_expr, array[p_kind, 'away'] || case when p_kind = 'rack' then array['unknown'] else '{}' end,
     p_field, 'QHC03');
-  if coalesce(v_unknown not in ('pass', 'fail'), false) then
-    perform hwqueue.refuse('QHC03', format('%s.unknown must be "pass" or "fail"', p_field),
-      jsonb_build_object('field', p_field || '.unknown'), 'it says what a node without a rack does');
-  end if;
-  if jsonb_typeof(v_list) <> 'array' or p_kind = 'resource' then
+  if jsonb_typeof(v_list) <> 'array' then
     v_list := jsonb_build_array(v_list);
   end if;
-  if jsonb_array_length(v_list) not between 1 and 1000 then
-    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to 1000 targets', p_field, p_kind),
-      jsonb_build_object('field', p_field || '.' || p_kind), 'an empty list would match nothing: leave the expression out');
+  if jsonb_array_length(v_list) not between 1 and v_most then
+    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_most),
+      jsonb_build_object('field', p_field || '.' || p_kind), 'an empty list would match nothing: leave the expression out; one expression for each resource');
   end if;
   for v_target, v_field in
     select e.value, format('%s.%s[%s]', p_field, p_kind, e.ordinality - 1) from jsonb_array_elements(v_list) with ordinality e
@@ -4160,11 +4521,142 @@ begin
       v_targets := v_targets || to_jsonb(hwqueue.json_uuid(v_target, v_field, 'QHC03'));
     end if;
   end loop;
-  -- the value that changes nothing is dropped, so that saying it does not make another class
-  return jsonb_build_object(p_kind, hwqueue.normal_set(v_targets))
-    || case when v_away then '{"away": true}'::jsonb else '{}' end
-    || case when v_unknown = case when v_away then 'fail' else 'pass' end
-            then jsonb_build_object('unknown', v_unknown) else '{}' end;
+  return jsonb_build_object(p_kind, hwqueue.normal_set(v_targets)) || hwqueue.normalise_direction(p_expr, p_field);
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_target jsonb;
+  v_field text;
+  v_percent bigint;
+  v_targets jsonb := '[]';
+  v_rest jsonb;
+begin
+  if jsonb_typeof(p_targets) is distinct from 'array' or jsonb_array_length(p_targets) > 100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 targets', p_field), jsonb_build_object('field', p_field),
+      'for example [{"value": "a", "percent": 70}], or [] for equal shares');
+  end if;
+  for v_target, v_field in
+    select e.value, format('%s[%s]', p_field, e.ordinality - 1) from jsonb_array_elements(p_targets) with ordinality e
+  loop
+    perform hwqueue.check_object(v_target, array['value', 'percent'], v_field, 'QHC03');
+    v_percent := hwqueue.json_integer(v_target -> 'percent', v_field || '.percent', 0, 100, 'QHC03');
+    if v_percent is null then
+      perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field), jsonb_build_object('field', v_field || '.percent'),
+        'give an integer from 0 to 100');
+    end if;
+    v_targets := v_targets || jsonb_build_object('value', hwqueue.domain_value(v_target -> 'value', p_domain, v_field || '.value'),
+                                                 'percent', v_percent);
+  end loop;
+  v_targets := hwqueue.normal_set(v_targets);
+  if (select count(distinct t.value -> 'value') < count(*) or sum((t.value ->> 'percent')::int) > 100
+      from jsonb_array_elements(v_targets) t) then
+    perform hwqueue.refuse('QHC03', format('%s must name each value once, with percents of at most 100 in sum', p_field),
+      jsonb_build_object('field', p_field), 'what is left of the 100 goes to all other domains');
+  end if;
+  v_rest := (select jsonb_build_object('value', '*', 'percent', 100 - sum((t.value ->> 'percent')::int))
+             from jsonb_array_elements(v_targets) t where t.value -> 'value' <> '"*"');
+  -- goes without saying beside others; alone it is not the empty list, which asks for equal shares
+  return coalesce((select jsonb_agg(t.value order by t.ordinality) from jsonb_array_elements(v_targets) with ordinality t
+                   where t.value <> v_rest), v_targets);
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
+    return '{}'::jsonb;
+  elsif p_tenants = '"*"' then
+    return jsonb_build_object('tenants', '*');
+  elsif jsonb_typeof(p_tenants) <> 'array' or jsonb_array_length(p_tenants) not between 1 and 100
+        or exists (select 1 from jsonb_array_elements(p_tenants) t
+                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100 or t.value = '"*"') then
+    perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field), jsonb_build_object('field', p_field),
+      'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all tenants');
+  end if;
+  return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  v_toleration jsonb := hwqueue.check_object(p_toleration, array['key', 'op', 'value', 'effect', 'seconds'], p_field, 'QHC03');
+  v_key text := hwqueue.json_text(v_toleration -> 'key', p_field || '.key', 253, 'QHC03');
+  v_op text := coalesce(hwqueue.json_choice(v_toleration -> 'op', p_field || '.op', array['equal', 'exists', 'gt', 'lt'], 'QHC03'), 'equal');
+  v_value jsonb := nullif(v_toleration -> 'value', 'null');
+  v_effect text := hwqueue.json_choice(v_toleration -> 'effect', p_field || '.effect',
+    array['no_schedule', 'prefer_no_schedule', 'no_execute'], 'QHC03');
+  v_seconds bigint := hwqueue.json_integer(v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000, 'QHC03');
+begin
+  if v_key is null and v_op <> 'exists' then
+    perform hwqueue.refuse('QHC03', format('%s: op %s needs a key', p_field, v_op), jsonb_build_object('field', p_field || '.key'),
+      'name the key of the taint; only op "exists" without a key tolerates every one');
+  elsif v_seconds is not null and v_effect is distinct from 'no_execute' then
+    perform hwqueue.refuse('QHC03', format('%s.seconds goes with effect no_execute only', p_field),
+      jsonb_build_object('field', p_field || '.seconds'), 'it is how long the lease may go on running beside such a taint');
+  elsif v_op = 'exists' and v_value is not null then
+    perform hwqueue.refuse('QHC03', format('%s: op exists takes no value', p_field), jsonb_build_object('field', p_field || '.value'), 'drop it');
+  elsif v_op = 'equal' and v_value is not null and not hwqueue.is_label_text(v_value) then
+    perform hwqueue.refuse('QHC03', format('%s.value must be text of at most 1024 characters', p_field),
+      jsonb_build_object('field', p_field || '.value'), 'values of taints are text: write "1", not 1');
+  elsif v_op in ('gt', 'lt') then
+    if jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~ '^-?[0-9]{1,19}$' then
+      v_value := to_jsonb((v_value #>> '{}')::numeric);
+    end if;
+    if jsonb_typeof(v_value) is distinct from 'number' then
+      perform hwqueue.refuse('QHC03', format('%s.value must be an integer for op %s', p_field, v_op),
+        jsonb_build_object('field', p_field || '.value'), 'give a whole number such as 5 or "-5"');
+    end if;
+    v_value := to_jsonb(hwqueue.json_integer(v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object('key', v_key, 'op', v_op, 'value', nullif(v_value, '""'), 'effect', v_effect,
+                                              'seconds', v_seconds));
+end
+$_$;
+
+CREATE FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_tolerations jsonb := '[]';
+begin
+  if p_tolerate is null or jsonb_typeof(p_tolerate) = 'null' then
+    return v_tolerations;
+  elsif jsonb_typeof(p_tolerate) <> 'array' or jsonb_array_length(p_tolerate) > 100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 tolerations', p_field), jsonb_build_object('field', p_field),
+      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]');
+  end if;
+  for v_index in 0 .. jsonb_array_length(p_tolerate) - 1 loop
+    v_tolerations := v_tolerations || hwqueue.normalise_toleration(p_tolerate -> v_index, format('%s[%s]', p_field, v_index));
+  end loop;
+  return hwqueue.normal_set(v_tolerations);
+end
+$$;
+
+CREATE FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_domain text;
+begin
+  if p_preferred then
+    perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field), jsonb_build_object('field', p_field || '.trust'),
+      'require it, or leave it out');
+  end if;
+  perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
+  v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
+  if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
+    perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field), jsonb_build_object('field', p_field || '.trust'),
+      'name the trust domain that nodes are attested in');
+  end if;
+  return jsonb_build_object('trust', v_domain);
 end
 $$;
 
@@ -4269,6 +4761,13 @@ CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     AS $$
   select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'idempotency_key',
                'headers', 'notify']
+$$;
+
+CREATE FUNCTION hwqueue.own_resources(p_placement jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_placement -> 'resources' = '{"gpu": 1}' and p_placement -> 'isolation' ? 'gpu' then '{}'
+    else coalesce(p_placement -> 'resources', '{}') end
 $$;
 
 CREATE FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) RETURNS hwqueue.node
@@ -5440,20 +5939,28 @@ $$;
 
 CREATE FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
-    AS $$
+    AS $_$
 declare
-  v_key text;
+  v_part text;
 begin
-  select k into v_key from unnest(array['tolerate', 'spread', 'isolation']) k
-  where jsonb_typeof(p_placement -> k) <> 'null' and p_placement -> k not in ('[]', '{}');
+  if not p_placement ?| array['tolerate', 'isolation'] and not jsonb_path_exists(p_placement,
+       'strict $.** ? (exists(@.trust))', '{}', true) then
+    return;  -- what most are
+  end if;
+  select p.part into v_part
+  from (select k as part from unnest(array['tolerate', 'isolation']) k where p_placement ? k
+        union all
+        select 'require' where hwqueue.asks_unserved(p_placement -> 'require')
+        union all
+        select 'prefer' from jsonb_array_elements(p_placement -> 'prefer') e where hwqueue.asks_unserved(e.value -> 'when')) p limit 1;
   if found then
-    perform hwqueue.refuse('QHC05', format('%s.%s is part of the grammar but not served by this version', p_field, v_key),
-      jsonb_build_object('field', p_field || '.' || v_key,
-        'class', case when v_key = 'isolation' then coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}') end),
-      'leave it out; it is refused rather than ignored because ignoring it would weaken what you asked for');
+    perform hwqueue.refuse('QHC05', format('%s.%s asks for something that this version does not serve', p_field, v_part),
+      jsonb_build_object('field', p_field || '.' || v_part,
+        'class', case when v_part = 'isolation' then coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}') end),
+      'not served: tolerate, spread, isolation, expressions on trust, lease, service, leases; leave them out');
   end if;
 end
-$$;
+$_$;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
@@ -5685,6 +6192,18 @@ begin
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
   return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_domain is null or jsonb_typeof(p_domain) = 'null' then
+    perform hwqueue.refuse('QHC03', format('%s must be given', p_field), jsonb_build_object('field', p_field),
+      'say what counts as one place: "node", "rack" or "label:KEY"');
+  end if;
+  return hwqueue.normalise_domain(p_domain, p_field);
 end
 $$;
 
@@ -6197,10 +6716,11 @@ begin
     v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
       jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
   end if;
-  if v_required = '[]' and v_preferred = '[]' then
-    return v_placement;
+  if v_required <> '[]' or v_preferred <> '[]' then
+    v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
   end if;
-  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
+  perform hwqueue.refuse_unserved(v_placement, p_field || '.placement');
+  return v_placement;
 end
 $$;
 
@@ -6859,6 +7379,7 @@ declare
   v_class hwqueue.placement_class;
   v_priority smallint;
   v_deadline timestamptz;
+  v_placement jsonb;
   v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
@@ -6878,10 +7399,12 @@ begin
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
   v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
+  v_placement := case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
+                      else v_class.placement end;
+  perform hwqueue.refuse_unserved(v_placement, 'changes.placement');
   v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
-    case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-         else v_class.placement end, p_shard, v_class.patience), p_lease, p_shard);
+    v_placement, p_shard, v_class.patience), p_lease, p_shard);
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
@@ -7482,6 +8005,8 @@ REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.asks_unserved(p_exprs jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
@@ -7494,7 +8019,7 @@ REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_resources jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
@@ -7599,6 +8124,8 @@ REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FRO
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.domain_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_shard integer) FROM PUBLIC;
@@ -7693,6 +8220,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
@@ -7703,7 +8232,11 @@ REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text) FROM PUBLIC;
 
@@ -7751,6 +8284,8 @@ REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
@@ -7793,7 +8328,13 @@ GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -7833,11 +8374,19 @@ REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_value(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.normalise_direction(p_expr jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.normalise_domain(p_domain jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer, p_preferred boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text) FROM PUBLIC;
 
@@ -7847,9 +8396,29 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field te
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_retry(p_retry jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -7862,6 +8431,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
@@ -7989,6 +8560,8 @@ GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_sha
 REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 

@@ -88,3 +88,7 @@ drop function if exists hwqueue.find_class(int, text, text, uuid, jsonb, jsonb, 
 alter table hwqueue.placement_class add column patience interval;
 comment on column hwqueue.placement_class.patience is 'null: the queue''s';
 alter table hwqueue.queue add column patience interval not null default '2 seconds';
+-- grammar: preferences are told from requirements; a placement has all its parts
+drop function if exists hwqueue.normalise_expr(jsonb, text, int);
+drop function if exists hwqueue.normalise_exprs(jsonb, text, int, int);
+drop function if exists hwqueue.build_placement(jsonb, jsonb, jsonb);

@@ -19,9 +19,10 @@ begin
     v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
       jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
   end if;
-  if v_required = '[]' and v_preferred = '[]' then
-    return v_placement;
+  if v_required <> '[]' or v_preferred <> '[]' then
+    v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
   end if;
-  return hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
+  perform hwqueue.refuse_unserved(v_placement, p_field || '.placement');
+  return v_placement;
 end
 $$;

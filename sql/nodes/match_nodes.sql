@@ -7,6 +7,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_queue hwqueue.queue := hwqueue.default_policy();
+  v_placement jsonb;
   v_class hwqueue.placement_class;
   v_reach double precision;
   v_recount jsonb;
@@ -16,10 +17,12 @@ begin
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
+  v_placement := hwqueue.normalise_placement(p_placement, 'placement');
+  perform hwqueue.refuse_unserved(v_placement, 'placement');
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.normalise_placement(p_placement, 'placement'), null, null, p_shard);
+    v_placement, null, null, p_shard);
   select r.share into v_reach
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;

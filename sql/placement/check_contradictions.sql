@@ -8,7 +8,7 @@ declare
   v_kind text;
   v_why text;
 begin
-  if jsonb_array_length(p_required) < 2 then
+  if coalesce(jsonb_array_length(p_required), 0) < 2 then
     return p_required;
   end if;
   foreach v_kind in array array['node', 'rack', 'resource'] loop
@@ -35,6 +35,9 @@ begin
   end loop;
   if v_why is null then
     v_why := hwqueue.label_contradiction(p_required);
+  end if;
+  if v_why is null and jsonb_path_exists(p_required, '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
+    v_why := hwqueue.lease_contradiction(p_required);
   end if;
   if v_why is not null then
     perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
@@ -72,4 +75,18 @@ begin
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
             or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
 end
+$$;
+
+-- Other leases to be with and to keep away from; null when there are none. Who shares their node shares every domain with them.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
+language sql immutable
+as $$
+  with term as (
+    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain, e.value ? 'away' as away
+    from jsonb_array_elements(p_required) e
+    where e.value ?| array['lease', 'service', 'leases']
+  )
+  select format('toward and away from %s', t.target) from term t join term a using (target)
+  where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
 $$;

@@ -1,6 +1,7 @@
 -- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any dissolves.
--- Locks: none. Raises: QHC03, QHC05. Idempotent: yes.
-create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int) returns jsonb
+-- p_preferred: it is part of a preference.
+-- Locks: none. Raises: QHC03. Idempotent: yes.
+create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int, p_preferred boolean) returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -34,7 +35,7 @@ begin
         perform hwqueue.refuse('QHC03', format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
           jsonb_build_object('field', p_field || '.any'), 'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
       end if;
-      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1))
+      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
       into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
       if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
         return '[]'::jsonb;  -- a branch that asks nothing holds always
@@ -42,16 +43,16 @@ begin
       v_branches := hwqueue.normal_set(v_branches);
       return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
                   else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
+    when 'trust' then
+      return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
     else
-      perform hwqueue.refuse('QHC05', format('%s: %s is part of the grammar but not served by this version', p_field, v_kinds[1]),
-        jsonb_build_object('field', p_field || '.' || v_kinds[1]), 'use label, tags, any, node, rack or resource');
+      return jsonb_build_array(hwqueue.normalise_lease_expr(p_expr, v_kinds[1], p_field));
   end case;
-  return null;
 end
 $$;
 
 -- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is refused.
-create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int) returns jsonb
+create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int, p_preferred boolean) returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -62,7 +63,7 @@ begin
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
   for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth);
+    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
   end loop;
   return hwqueue.normal_set(v_exprs);
 end

@@ -1,5 +1,5 @@
 -- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
--- Locks: none. Raises: QHC03, QHC05. Idempotent: yes.
+-- Locks: none. Raises: QHC03. Idempotent: yes.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -26,8 +26,11 @@ begin
     if jsonb_typeof(v_when) is distinct from 'array' then
       v_when := jsonb_build_array(v_when);
     end if;
-    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0);
-    if v_weight <> 0 then  -- one that asks nothing holds everywhere, and counts
+    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
+    if v_when = '[]' then  -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+      v_when := '[{"tags": {}}]';
+    end if;
+    if v_weight <> 0 then
       v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
     end if;
   end loop;

@@ -164,6 +164,7 @@ PLACEMENTS: Cases = [
     (".require[0].rack[0]", {"require": [{"rack": 2**32}]}),
     (".require[0].rack[0]", {"require": [{"rack": "r1"}]}),
     (".require[0].resource[0]", {"require": [{"resource": "gpu0"}]}),
+    (".require[0].resource", {"require": [{"resource": [ID, OTHER]}]}),
     (".require[0].away", {"require": [{"node": ID, "away": "yes"}]}),
     (".require[0].unknown", {"require": [{"rack": 1, "unknown": "maybe"}]}),
     (".prefer", {"prefer": {}}),
@@ -280,30 +281,41 @@ def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
     assert api.state(api.spawn(api.queue(), placement={"require": require})) == "pending"
 
 
+AT_MOST_ONE: Row = {"domain": "rack", "max_per_domain": 1, "select": {"same": "task"}}
+AWAY: Row = {"leases": {"labels": {"app": "web"}}, "domain": "rack", "away": True}
+
+
 @pytest.mark.parametrize(
     ("field", "options"),
     [
         ("wire", {"wire": "\\x0910"}),
         ("patience", {"patience": 2}),
         ("placement.tolerate", {"placement": {"tolerate": [{"key": "k", "op": "exists"}]}}),
-        ("placement.spread", {"placement": {"spread": [{"domain": "rack", "max_skew": 1}]}}),
+        ("placement.spread", {"placement": {"spread": [AT_MOST_ONE]}}),
         ("placement.isolation", {"placement": {"isolation": {"cpu": "whole_core"}}}),
-        ("placement.require[0].trust", {"placement": {"require": [{"trust": "tee"}]}}),
-        ("placement.require[0].lease", {"placement": {"require": [{"lease": ID}]}}),
-        ("placement.require[0].service", {"placement": {"require": [{"service": ID}]}}),
-        ("placement.require[0].leases", {"placement": {"require": [{"leases": {}}]}}),
-        (
-            "placement.prefer[0].when[0].service",
-            {
-                "placement": {"prefer": [{"when": {"service": ID, "away": True}}]},
-            },
-        ),
+        ("placement.require", {"placement": {"require": [{"trust": "tee"}]}}),
+        ("placement.require", {"placement": {"require": [{"lease": ID}]}}),
+        ("placement.require", {"placement": {"require": [{"service": ID}]}}),
+        ("placement.require", {"placement": {"require": [AWAY]}, "affinity_tags": {"a": 1}}),
+        ("placement.require", {"placement": {"require": [{"any": [[{"rack": 1}], [AWAY]]}]}}),
+        ("placement.prefer", {"placement": {"prefer": [{"when": {"service": ID}}]}}),
     ],
 )
 def test_what_this_version_does_not_serve(api: Api, field: str, options: Row) -> None:
     """Refused, never ignored: that would weaken what was asked for."""
     refusal = api.refused("QHC05", "spawn_lease", **spawn(api.queue(), **options))
     assert refusal.field == f"options.{field}"
+
+
+@pytest.mark.parametrize("expr", [{"trust": "tee"}, {"lease": ID}, AWAY])
+def test_what_other_functions_do_not_serve(api: Api, expr: Row) -> None:
+    placement = {"require": [expr]}
+    lease = api.spawn(api.queue())
+    refusal = api.refused("QHC05", "match_nodes", placement=placement)
+    assert refusal.field == "placement.require"
+    changes = {"placement": placement}
+    refusal = api.refused("QHC05", "update_lease", lease=lease, changes=changes)
+    assert refusal.field == "changes.placement.require"
 
 
 @pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated", "best_effort"])

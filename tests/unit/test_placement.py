@@ -6,9 +6,28 @@ from uuid import UUID
 
 import pytest
 
-from hwqueue.placement import Expr, Placement, any_of, label, node, rack, resource, tags
+from hwqueue.placement import (
+    Expr,
+    Placement,
+    Selector,
+    any_of,
+    label,
+    lease,
+    leases,
+    node,
+    rack,
+    resource,
+    same,
+    selector,
+    service,
+    tags,
+    trust,
+)
 
 ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
+SERVICE = {"service": str(ID)}
+WEB = selector(app="web")
+WEB_JSON = {"labels": {"app": "web"}}
 
 
 @pytest.mark.parametrize(
@@ -43,11 +62,125 @@ ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
             any_of([tags(a=1), tags(b=2)], [{"rack": 3}]),
             {"any": [[{"tags": {"a": 1}}, {"tags": {"b": 2}}], [{"rack": 3}]]},
         ),
-        (Expr.of(service=str(ID), domain="rack"), {"service": str(ID), "domain": "rack"}),
+        (trust("tee"), {"trust": "tee"}),
+        (lease(ID), {"lease": str(ID)}),
+        (
+            lease(str(ID), domain="label:zone", away=True, unknown="fail"),
+            {"lease": str(ID), "domain": "label:zone", "away": True, "unknown": "fail"},
+        ),
+        (service(ID), {"service": str(ID)}),
+        (service(ID, domain="rack", away=True), SERVICE | {"domain": "rack", "away": True}),
+        (service(ID, unknown="pass"), SERVICE | {"unknown": "pass"}),
+        (
+            leases(selector(app="web"), domain="rack"),
+            {"leases": {"labels": {"app": "web"}}, "domain": "rack"},
+        ),
+        (
+            leases({"same": "task"}, domain="node", tenants="*", away=True, unknown="fail"),
+            {"leases": {"same": "task"}, "domain": "node", "tenants": "*", "away": True}
+            | {"unknown": "fail"},
+        ),
+        (
+            leases(same("service"), domain="node", tenants=iter(["a", "b"])),
+            {"leases": {"same": "service"}, "domain": "node", "tenants": ["a", "b"]},
+        ),
+        (Expr.of(service=str(ID), domain="rack"), SERVICE | {"domain": "rack"}),
     ],
 )
 def test_expressions(expression: Expr, expected: dict[str, Any]) -> None:
     assert expression.as_json() == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (WEB, WEB_JSON),
+        (selector(), {"labels": {}}),
+        (selector({"k8s/app": "a"}, {"x": "y"}, app="web"), "k8s/app x app"),
+        (
+            selector(label("track").in_("a", "b"), label("old").does_not_exist(), app="web"),
+            WEB_JSON
+            | {
+                "exprs": [
+                    {"label": "track", "op": "in", "values": ["a", "b"]},
+                    {"label": "old", "op": "does_not_exist"},
+                ]
+            },
+        ),
+        (same("task"), {"same": "task"}),
+    ],
+)
+def test_selectors(found: Selector, expected: dict[str, Any] | str) -> None:
+    if isinstance(expected, str):
+        expected = {"labels": dict(zip(expected.split(), ["a", "y", "web"], strict=True))}
+    assert found.as_json() == expected
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        (Placement().tolerate(), {"op": "exists"}),
+        (Placement().tolerate("k"), {"key": "k", "op": "exists"}),
+        (Placement().tolerate("k", value="v"), {"key": "k", "op": "equal", "value": "v"}),
+        (Placement().tolerate("k", value=""), {"key": "k", "op": "equal", "value": ""}),
+        (
+            Placement().tolerate("k", op="gt", value=-5, effect="no_schedule"),
+            {"key": "k", "op": "gt", "value": -5, "effect": "no_schedule"},
+        ),
+        (
+            Placement().tolerate("k", effect="no_execute", seconds=0),
+            {"key": "k", "op": "exists", "effect": "no_execute", "seconds": 0},
+        ),
+        (
+            Placement().spread("rack", select=WEB),
+            {"domain": "rack", "max_skew": 1, "select": WEB_JSON},
+        ),
+        (
+            Placement().spread("rack", select=WEB_JSON, max_skew=2, min_domains=3),
+            {"domain": "rack", "max_skew": 2, "select": WEB_JSON, "min_domains": 3},
+        ),
+        (
+            Placement().spread("node", select=WEB, when="prefer", count_nodes={"taints": "honor"}),
+            {"domain": "node", "max_skew": 1, "select": WEB_JSON, "when": "prefer"}
+            | {"count_nodes": {"taints": "honor"}},
+        ),
+        (
+            Placement().max_per_domain(1, domain="node", select=same("service")),
+            {"domain": "node", "max_per_domain": 1, "select": {"same": "service"}},
+        ),
+        (
+            Placement().spread_targets("label:zone", {"a": 70, 2: 30}, select=WEB, weight=50),
+            {"domain": "label:zone", "select": WEB_JSON, "weight": 50}
+            | {"targets": [{"value": "a", "percent": 70}, {"value": 2, "percent": 30}]},
+        ),
+        (
+            Placement().spread_targets("node", {ID: 100}, select=WEB),
+            {"domain": "node", "select": WEB_JSON}
+            | {"targets": [{"value": str(ID), "percent": 100}]},
+        ),
+        (
+            Placement().spread_targets("rack", {}, select=WEB),
+            {"domain": "rack", "targets": [], "select": WEB_JSON},
+        ),
+    ],
+)
+def test_tolerations_and_spreads(placement: Placement, expected: dict[str, Any]) -> None:
+    [(part, found)] = placement.as_json().items()
+    assert part == ("tolerate" if "op" in expected else "spread")
+    assert found == [expected]
+
+
+def test_tolerations_and_spreads_add_up() -> None:
+    placement = Placement().tolerate("a").max_per_domain(1, domain="node", select=WEB)
+    longer = placement.tolerate("b").spread("rack", select=WEB)
+    assert [len(longer.as_json()[part]) for part in ("tolerate", "spread")] == [2, 2]
+    assert [len(placement.as_json()[part]) for part in ("tolerate", "spread")] == [1, 1]
+
+
+def test_the_last_word_on_isolation_counts() -> None:
+    placement = Placement().isolation(cpu="best_effort", gpu="shared").isolation(cpu="whole_core")
+    assert placement.as_json() == {"isolation": {"cpu": "whole_core", "gpu": "shared"}}
+    assert Placement().isolation().as_json() == {}
 
 
 def test_a_whole_placement() -> None:
@@ -110,6 +243,8 @@ def test_arguments_are_copied() -> None:
         lambda: label("a").in_("x", label("b")),
         lambda: tags(a=object()),
         lambda: hash(label("a")),
+        lambda: leases("app=web", domain="rack"),  # type: ignore[arg-type]
+        lambda: Placement().spread("rack", select=label("a") == "b"),  # type: ignore[arg-type]
     ],
 )
 def test_misuse_is_refused_at_once(misuse: Callable[[], object]) -> None:

@@ -1,0 +1,255 @@
+"""Expressions about other leases, and on trust: equal meanings are equal JSON, bad ones refused."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.sql.api import Api, Row
+
+ID = str(uuid4())
+OTHER = str(uuid4())
+WEB: Row = {"exprs": [{"label": "app", "op": "in", "values": ["web"]}]}
+ANY: Row = {"exprs": []}
+
+
+def normal(api: Api, placement: Any) -> Any:
+    """The normal form of a placement."""
+    return api.value("normalise_placement", placement=placement, field="p")
+
+
+def refused(api: Api, code: str, placement: Any) -> str | None:
+    """The field for which a placement is refused."""
+    return api.refused(code, "normalise_placement", placement=placement, field="p").field
+
+
+def leases(selector: Any, **more: Any) -> Row:
+    """An expression on leases in the same rack."""
+    return {"leases": selector, "domain": "rack", **more}
+
+
+NORMAL: list[tuple[Row, list[Row]]] = [
+    ({"trust": "Tee  é"}, []),
+    ({"trust": "x" * 255}, []),
+    (
+        {"lease": ID, "domain": "node"},
+        [
+            {"lease": ID},
+            {"lease": ID.upper(), "domain": None, "away": False},
+            {"lease": ID, "domain": "node", "unknown": "pass"},  # every node is a node
+        ],
+    ),
+    (
+        {"lease": ID, "domain": "rack", "away": True},
+        [{"lease": ID, "domain": "rack", "away": True, "unknown": "pass"}],
+    ),
+    (
+        {"lease": ID, "domain": "label:" + "z" * 253},
+        [{"lease": ID, "domain": "label:" + "z" * 253, "unknown": "fail"}],
+    ),
+    ({"lease": ID, "domain": "rack", "away": True, "unknown": "fail"}, []),
+    ({"service": ID}, [{"service": ID, "unknown": "fail"}, {"service": ID, "domain": None}]),
+    ({"service": ID, "unknown": "pass"}, []),
+    ({"service": ID, "domain": "node", "away": True}, []),
+    (
+        leases(WEB),
+        [
+            leases({"labels": {"app": "web"}}),
+            leases({"labels": {"app": "web"}, "exprs": WEB["exprs"]}),
+            leases({"exprs": [*WEB["exprs"], {"label": "app", "op": "in", "values": ["web"] * 2}]}),
+            leases(WEB, tenants=None),
+        ],
+    ),
+    (
+        leases(
+            {
+                "exprs": [
+                    {"label": "a", "op": "exists"},
+                    {"label": "b", "op": "not_in", "values": ["", "1", "x"]},
+                ]
+            }
+        ),
+        [
+            leases(
+                {
+                    "exprs": [
+                        {"label": "b", "op": "not_in", "values": ["x", "1", "", "x"]},
+                        {"label": "a", "op": "exists", "values": None},
+                    ]
+                }
+            )
+        ],
+    ),
+    (leases(ANY), [leases({"labels": {}}), leases({"labels": {}, "exprs": []})]),
+    (leases({"same": "service"}, away=True), []),
+    (leases({"same": "task"}), []),
+    (leases(ANY, tenants="*"), []),
+    (leases(ANY, tenants=["", "acme", "b"]), [leases(ANY, tenants=["b", "acme", "", "b"])]),
+]
+
+
+@pytest.mark.parametrize(("expr", "same"), NORMAL)
+def test_normal_forms(api: Api, expr: Row, same: list[Row]) -> None:
+    for written in (expr, *same):
+        assert normal(api, {"require": [written]}) == {"require": [expr]}
+        nested = [written], [{"rack": 1}]
+        branches = normal(api, {"require": [{"any": nested}]})["require"][0]["any"]
+        assert [expr] in branches
+        if "trust" not in expr:
+            assert normal(api, {"prefer": [{"when": written}]}) == {
+                "prefer": [{"weight": 100, "when": [expr]}]
+            }
+
+
+def test_duplicates_are_dropped(api: Api) -> None:
+    twice = [leases(WEB), {"lease": ID}, leases({"labels": {"app": "web"}}), {"lease": ID}]
+    assert len(normal(api, {"require": twice})["require"]) == 2
+
+
+def test_a_preference_that_asks_nothing_can_be_written_again(api: Api) -> None:
+    once = normal(api, {"prefer": [{"weight": 5, "when": {"tags": {}}}]})
+    assert once == {"prefer": [{"weight": 5, "when": [{"tags": {}}]}]}
+    assert normal(api, once) == once
+
+
+def test_keys_of_tags_are_no_expressions(api: Api) -> None:
+    """Tags may hold keys named like kinds: nothing is taken from them."""
+    tags = {"lease": ID, "trust": {"leases": {}}, "node": [ID]}
+    placement = {"require": [{"tags": tags}]}
+    assert len(normal(api, placement)["require"]) == 3
+    assert api.state(api.spawn(api.queue(), placement=placement)) == "pending"
+
+
+def test_new_expressions_are_no_anchors(api: Api) -> None:
+    exprs = [{"lease": ID}, {"service": ID}, leases(WEB), {"trust": "tee"}]
+    required = normal(api, {"require": exprs})["require"]
+    query = "select hwqueue.class_anchors(%s::jsonb)"
+    assert api.conn.execute(query, [Jsonb(required)]).fetchone() == (["*"],)
+    required = normal(api, {"require": [*exprs, {"rack": 7}]})["require"]
+    assert api.conn.execute(query, [Jsonb(required)]).fetchone() == (["rack:7"],)
+
+
+BAD: list[tuple[str, Row]] = [
+    (".trust", {"trust": ""}),
+    (".trust", {"trust": None}),
+    (".trust", {"trust": 7}),
+    (".trust", {"trust": "x" * 256}),
+    (".trust", {"trust": "é" * 128}),
+    (".away", {"trust": "tee", "away": True}),
+    (".domain", {"trust": "tee", "domain": "rack"}),
+    (".unknown", {"trust": "tee", "unknown": "pass"}),
+    ("", {"lease": ID, "service": ID}),
+    (".lease", {"lease": None}),
+    (".lease", {"lease": "web"}),
+    (".lease", {"lease": [ID]}),
+    (".tenants", {"lease": ID, "tenants": "*"}),
+    (".strength", {"lease": ID, "strength": "adaptive"}),
+    (".domain", {"lease": ID, "domain": "zone"}),
+    (".domain", {"lease": ID, "domain": "label:"}),
+    (".domain", {"lease": ID, "domain": "label:" + "x" * 254}),
+    (".domain", {"lease": ID, "domain": "Rack"}),
+    (".domain", {"lease": ID, "domain": ["rack"]}),
+    (".unknown", {"lease": ID, "domain": "rack", "unknown": "maybe"}),
+    (".unknown", {"lease": ID, "domain": "rack", "unknown": True}),
+    (".away", {"service": ID, "away": "yes"}),
+    (".service", {"service": "billing"}),
+    (".domain", {"leases": WEB}),
+    (".domain", {"leases": WEB, "domain": None}),
+    (".leases", leases({})),
+    (".leases", leases(None)),
+    (".leases", leases([])),
+    (".leases.label", leases({"label": {"app": "web"}})),
+    (".leases.labels", leases({"labels": None})),
+    (".leases.labels", leases({"labels": ["app"]})),
+    (".leases.labels", leases({"labels": {str(n): "x" for n in range(101)}})),
+    (".leases.labels.app", leases({"labels": {"app": 1}})),
+    (".leases.labels.app", leases({"labels": {"app": "x" * 1025}})),
+    (".leases.labels.", leases({"labels": {"": "x"}})),
+    (".leases.exprs", leases({"exprs": None})),
+    (".leases.exprs", leases({"exprs": {}})),
+    (".leases.exprs", leases({"exprs": [{"label": "a", "op": "exists"}] * 101})),
+    (".leases.exprs[0]", leases({"exprs": ["a"]})),
+    (".leases.exprs[0].label", leases({"exprs": [{"op": "exists"}]})),
+    (".leases.exprs[0].op", leases({"exprs": [{"label": "a"}]})),
+    (".leases.exprs[0].op", leases({"exprs": [{"label": "a", "op": "gt", "values": ["1"]}]})),
+    (".leases.exprs[0].values", leases({"exprs": [{"label": "a", "op": "in"}]})),
+    (".leases.exprs[0].values", leases({"exprs": [{"label": "a", "op": "in", "values": []}]})),
+    (".leases.exprs[0].values", leases({"exprs": [{"label": "a", "op": "in", "values": [1]}]})),
+    (
+        ".leases.exprs[0].values",
+        leases({"exprs": [{"label": "a", "op": "in", "values": [str(n) for n in range(101)]}]}),
+    ),
+    (
+        ".leases.exprs[0].values",
+        leases({"exprs": [{"label": "a", "op": "exists", "values": ["x"]}]}),
+    ),
+    (".leases.exprs[0].other_label", leases({"exprs": [{"label": "a", "other_label": "b"}]})),
+    (".leases.same", leases({"same": "queue"})),
+    (".leases.same", leases({"same": None})),
+    (".leases.labels", leases({"same": "task", "labels": {}})),
+    (".tenants", leases(WEB, tenants=[])),
+    (".tenants", leases(WEB, tenants="acme")),
+    (".tenants", leases(WEB, tenants=["acme", "*"])),
+    (".tenants", leases(WEB, tenants=[None])),
+    (".tenants", leases(WEB, tenants=["x" * 101])),
+    (".tenants", leases(WEB, tenants=[str(n) for n in range(101)])),
+]
+
+
+@pytest.mark.parametrize(("field", "expr"), BAD)
+def test_malformed(api: Api, field: str, expr: Row) -> None:
+    """Wherever it stands."""
+    assert refused(api, "QHC03", {"require": [expr]}) == f"p.require[0]{field}"
+    nested = {"any": [[{"rack": 1}], [expr]]}
+    assert refused(api, "QHC03", {"require": [nested]}) == f"p.require[0].any[1][0]{field}"
+    if "trust" not in expr:
+        assert refused(api, "QHC03", {"prefer": [{"when": expr}]}) == f"p.prefer[0].when[0]{field}"
+
+
+@pytest.mark.parametrize("deep", ["[0].trust", "[0].any[1][0].trust"])
+def test_trust_is_not_preferred(api: Api, deep: str) -> None:
+    trust = {"trust": "tee"}
+    when = {"any": [[{"rack": 1}], [trust]]} if "any" in deep else trust
+    assert refused(api, "QHC03", {"prefer": [{"when": when}]}) == f"p.prefer[0].when{deep}"
+
+
+CONTRADICTIONS: list[list[Row]] = [
+    [{"lease": ID}, {"lease": ID, "away": True}],
+    [{"lease": ID}, {"lease": ID, "domain": "rack", "away": True}],
+    [{"lease": ID, "domain": "label:z"}, {"lease": ID, "domain": "label:z", "away": True}],
+    [{"service": ID}, {"service": ID, "away": True}],
+    [{"service": ID, "domain": "node"}, {"service": ID, "away": True}],
+    [leases(WEB), leases({"labels": {"app": "web"}}, away=True)],
+    [leases(WEB, tenants=["a", "b"]), leases(WEB, tenants=["b", "a"], away=True)],
+    [leases(ANY, domain="node"), leases(ANY, away=True)],
+    [{"rack": 1}, {"lease": ID}, {"lease": OTHER}, {"lease": OTHER, "away": True}],
+]
+
+
+@pytest.mark.parametrize("require", CONTRADICTIONS)
+def test_contradictions(api: Api, require: list[Row]) -> None:
+    assert refused(api, "QHC04", {"require": require}) == "p.require"
+
+
+@pytest.mark.parametrize(
+    "require",
+    [
+        [{"lease": ID}, {"lease": OTHER, "away": True}],
+        [{"lease": ID, "domain": "rack"}, {"lease": ID, "away": True}],
+        [{"lease": ID, "domain": "rack"}, {"lease": ID, "domain": "label:z", "away": True}],
+        [{"lease": ID}, {"service": ID, "domain": "node", "away": True}],
+        [{"service": ID}, {"service": ID, "domain": "node", "away": True}],
+        [{"lease": ID}, {"lease": OTHER}],
+        [leases(WEB), leases(ANY, away=True)],
+        [leases(WEB), leases(WEB, tenants="*", away=True)],
+        [{"trust": "a"}, {"trust": "b"}],
+    ],
+)
+def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
+    assert len(normal(api, {"require": require})["require"]) == len(require)
+
+
+def test_preferences_may_contradict(api: Api) -> None:
+    prefer = [{"when": {"lease": ID}}, {"when": {"lease": ID, "away": True}}]
+    assert len(normal(api, {"prefer": prefer, "require": [{"lease": ID}]})["prefer"]) == 2
