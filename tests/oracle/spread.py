@@ -69,9 +69,9 @@ def crowded(cluster: Cluster) -> Iterator[tuple[Running, str]]:
 def spread_order(lease: Lease, nodes: Sequence[Node], cluster: Cluster) -> dict[UUID, float]:
     """A number for each node, the higher the better: it has an order, and no other meaning.
 
-    Soft max_skew costs what Kubernetes computes: count x ln(domains + 2) + max_skew - 1 summed and
-    rounded. Targets gain what Nomad computes: (desired - used - 1) / desired, by weight, where the
-    number desired is of those that run and the one to come. A node without the label comes last.
+    Soft max_skew costs what Kubernetes computes: count x ln(domains + 2) + max_skew - 1, summed and
+    rounded. Targets gain target / (target + share), by weight, where the share is what the domain
+    would have with this lease: 0.5 at the target, 0 without one. Nodes without the label are last.
     """
     soft = [s for s in lease.placement.get("spread", []) if s.get("when") == "prefer"]
     targets = [s for s in lease.placement.get("spread", []) if "targets" in s]
@@ -100,18 +100,15 @@ def _cost(
 def _gain(spread: Spread, lease: Lease, node: Node, cluster: Cluster) -> float:
     here = place(spread["domain"], node)
     if here is None:
-        return -1.0
+        return 0.0
     used = Counter(
         place(spread["domain"], cluster.nodes.get(claim.node_id))
         for claim in cluster.staying()
         if selects(spread["select"], lease, claim.lease)
     )
-    total = used.total() + 1
     percent = _percent(spread, here, cluster)
-    if percent <= 0:
-        return -1.0
-    desired = total * percent / 100
-    return max(-1.0, (desired - used[here] - 1) / desired)
+    share = 100 * (used[here] + 1) / (used.total() + 1)
+    return percent / (percent + share)
 
 
 def _percent(spread: Spread, here: Hashable, cluster: Cluster) -> float:
