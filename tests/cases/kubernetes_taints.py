@@ -46,13 +46,14 @@ def tolerations(case: Case) -> dict[str, list[Any]]:
 
 def _toleration(item: Item) -> dict[str, str]:
     op: str = item.get("op") or "Equal"
-    translated = {"op": _OPS.get(op, op)}
+    translated: dict[str, str] = {"op": _OPS.get(op, op)}
     if item.get("key"):
         translated["key"] = item["key"]
     if op != "Exists":
         translated["value"] = _value(item)
     if item.get("effect"):
-        translated["effect"] = EFFECTS.get(item["effect"], item["effect"])
+        effect: str = item["effect"]
+        translated["effect"] = EFFECTS.get(effect, effect)
     return translated
 
 

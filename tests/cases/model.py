@@ -114,13 +114,14 @@ _OWN_LABELS = {JOB: "job", GROUP: "group", NAME: "name"}
 
 
 def _case(suite: str, case: Mapping[str, Any]) -> Case:
-    nodes = tuple(case["nodes"]) if "nodes" in case else ()
+    nodes = tuple(case.get("nodes") or ())
+    asked = case.get("candidates")
     return Case(
         suite=suite,
         case_id=case["id"],
         stages=tuple(case["stage"]),
         nodes=nodes,
-        candidates=frozenset(case.get("candidates") or [node["name"] for node in nodes]),
+        candidates=frozenset([node["name"] for node in nodes] if asked is None else asked),
         lease=case.get("lease") or {},
         running=tuple(case.get("running") or ()),
         namespaces=case.get("namespaces") or {},

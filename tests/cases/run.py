@@ -93,9 +93,7 @@ def oracle_scores(case: Case, translated: Translated) -> Mapping[str, float]:
         "score:spread": lambda node: spread[node.node_id],
         "score:nomad_spread": lambda node: 100 * spread[node.node_id],
     }
-    kinds = {
-        asked.get(stage, lambda node: preference(lease, node, cluster)) for stage in case.stages
-    }
+    kinds = {asked.get(stage, preferences) for stage in case.stages}
     return {name: sum(kind(node) for kind in kinds) for name, node in nodes.items()}
 
 

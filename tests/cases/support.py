@@ -13,6 +13,7 @@ SPREAD = "spread"
 RATHER_SPREAD = "spread as a preference"
 GANGS = "gangs"
 REPLACES = "replaces"
+PATIENCE = "patience"
 
 _WEB = {"labels": {"app": "web"}}
 _AWAY = {"leases": _WEB, "domain": "node", "away": True}
@@ -36,11 +37,12 @@ NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"spread": [{**_ZONES, "max_skew": 1, "when": "prefer"}]},
         {"spread": [{**_ZONES, "targets": [{"value": "a", "percent": 60}]}]},
     ],
+    PATIENCE: [],
     GANGS: [],
     REPLACES: [],
 }
-# What preferences may make a worse node wait; nothing, once the policy has the key.
-POLICY: Mapping[str, Any] = {}
+# No node is held back because a better one is alive.
+POLICY: Mapping[str, Any] = {} if PATIENCE in NOT_YET else {"patience": 0}
 
 
 def waits_for(case: Case) -> str | None:

@@ -5,6 +5,8 @@ asked of the oracle; those whose features are served are run on the database, to
 """
 
 import collections
+import math
+from collections.abc import Mapping
 
 import psycopg
 import pytest
@@ -67,6 +69,7 @@ def test_score(conn: psycopg.Connection, case: Case) -> None:
     """match_nodes puts the nodes into the oracle's order."""
     translated = translate(case)
     scores = run.run_scores(Direct(conn), case, translated, POLICY)
+    assert all(map(math.isfinite, scores.values()))
     rank = binding(case, run.ranked(scores, case.precision))
     expected = run.ranked(run.oracle_scores(case, translated), case.precision)
     assert rank == binding(case, expected)
@@ -94,7 +97,7 @@ def test_upstream(case: Case) -> None:
         assert deviations_of(case), found
 
 
-def assert_raw_scores(case: Case, scores: dict[str, float]) -> None:
+def assert_raw_scores(case: Case, scores: Mapping[str, float]) -> None:
     """Where upstream gives sums of weights, the scores are those sums, scaled."""
     if "raw_scores" in case.expect:
         weights = sum(abs(item["weight"]) for item in translate(case).placement["prefer"])
