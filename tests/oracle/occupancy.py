@@ -37,7 +37,10 @@ class Broken:
 
 
 def may_run(lease: Lease, node: Node, cluster: Cluster) -> set[Rule]:
-    """The hard rules that forbid the node to run the lease now; capacity is not looked at."""
+    """The hard rules that forbid the node to run the lease now; capacity is not looked at.
+
+    The lease itself must not be among what runs.
+    """
     terms = required(lease, cluster)
     broken = set()
     for rule, exprs in _by_rule(terms).items():
@@ -167,8 +170,7 @@ def _is_away(term: Expr, lease: Lease, node: Node, cluster: Cluster) -> bool:
     if here is None:
         return bool(term.get("unknown", "pass") == "pass")
     return not any(
-        claim.lease.lease_id != lease.lease_id
-        and names(term, lease, claim.lease)
+        names(term, lease, claim.lease)
         and place_of(term, lease, cluster.nodes.get(claim.node_id), cluster) == here
         for claim in cluster.running
     )
@@ -182,7 +184,6 @@ def _keeps_out(claim: Running, other: Lease, node: Node | None, cluster: Cluster
         if (
             there is not None
             and there == place_of(term, claim.lease, node, cluster)
-            and other.lease_id != claim.lease.lease_id
             and names(term, claim.lease, other)
         ):
             return True
