@@ -49,7 +49,9 @@ def _toleration(item: Item) -> dict[str, str]:
     translated: dict[str, str] = {"op": _OPS.get(op, op)}
     if item.get("key"):
         translated["key"] = item["key"]
-    if op != "Exists":
+    if _compares(item):
+        translated["value"] = str(int(_value(item)))
+    elif op != "Exists":
         translated["value"] = _value(item)
     if item.get("effect"):
         effect: str = item["effect"]

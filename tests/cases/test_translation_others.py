@@ -139,6 +139,7 @@ def test_taints_are_registered_where_a_stage_asks() -> None:
         ({"key": "", "op": "Exists", "effect": ""}, {"op": "exists"}),
         ({"key": "a", "op": "Exists", "value": "b"}, {"key": "a", "op": "exists"}),
         ({"key": "a", "op": "Lt", "value": "-5"}, {"key": "a", "op": "lt", "value": "-5"}),
+        ({"key": "a", "op": "Gt", "value": "+05"}, {"key": "a", "op": "gt", "value": "5"}),
         ({"key": "a", "op": "Gt", "value": "high"}, None),
         ({"key": "a", "op": "Gt"}, None),
         # Kubernetes' own validation refuses this one, and so does hwqueue
@@ -177,7 +178,7 @@ def test_the_limit_of_distinct_property() -> None:
 
 def test_penalty_nodes_and_job_anti_affinity_add_up() -> None:
     """Two scores of one case: a node that failed it, and one that has two of its group."""
-    nodes = [{"name": name, "labels": {}} for name in ("n1", "n2", "n3")]
+    nodes: list[dict[str, Any]] = [{"name": name, "labels": {}} for name in ("n1", "n2", "n3")]
     running = [{"node": "n1", "labels": {}, "job": "j", "group": "web"}] * 2
     lease = {"job": "j", "group": "web", "desired_count": 4, "penalty_nodes": ["n1", "n2"]}
     case = made("score:nomad_penalty", lease, nodes=nodes)

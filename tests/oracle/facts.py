@@ -9,15 +9,6 @@ MILLI_PER_DEVICE = 1000
 
 
 @dataclass(frozen=True)
-class Taint:
-    """A taint; `effect` is no_schedule, prefer_no_schedule or no_execute."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True)
 class Node:
     """A registered node, as its spec declares it.
 
@@ -33,7 +24,7 @@ class Node:
     capacity: Mapping[str, int]
     gpus: tuple[UUID, ...]
     slots: int | None
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[Mapping[str, str], ...] = ()
     trusts: frozenset[str] = frozenset()
     is_live: bool = True
 
@@ -48,10 +39,7 @@ class Node:
             capacity=spec.get("capacity", {}),
             gpus=tuple(UUID(gpu["resource_id"]) for gpu in spec.get("gpus", [])),
             slots=spec.get("slots"),
-            taints=tuple(
-                Taint(item["key"], item.get("value", ""), item["effect"])
-                for item in spec.get("taints", [])
-            ),
+            taints=tuple(spec.get("taints", [])),
         )
 
     def owns(self, resource: UUID) -> bool:

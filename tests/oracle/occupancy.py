@@ -9,7 +9,7 @@ from tests.oracle.cluster import Cluster, Lease, Running, Service, names, place_
 from tests.oracle.expressions import Expr, expr_holds
 from tests.oracle.facts import Node
 from tests.oracle.spread import breaks_max_per_domain, breaks_max_skew, crowded
-from tests.oracle.taints import keeps_out
+from tests.oracle.taints import may_come, softened
 
 TARGETS = ("lease", "service", "leases")
 
@@ -46,7 +46,7 @@ def may_run(lease: Lease, node: Node, cluster: Cluster) -> set[Rule]:
     for rule, exprs in _by_rule(terms).items():
         if not _hold(exprs, lease, node, cluster, may_start=True):
             broken.add(rule)
-    if keeps_out(lease.placement.get("tolerate", []), node):
+    if not may_come(lease.placement.get("tolerate", []), node.taints):
         broken.add(Rule.TAINT)
     if any(_keeps_out(claim, lease, node, cluster) for claim in cluster.running):
         broken.add(Rule.KEPT_OUT)
@@ -76,7 +76,10 @@ def broken_now(cluster: Cluster) -> set[Broken]:
 
 
 def preference(lease: Lease, node: Node, cluster: Cluster) -> float:
-    """100 x matched signed sum / sum of absolute weights; a term is met or not, not how often."""
+    """100 x matched signed sum / sum of absolute weights; a term is met or not, not how often.
+
+    A soft taint that is not tolerated is one more preference against the node.
+    """
     preferences = lease.placement.get("prefer", [])
     total = sum(abs(item.get("weight", 100)) for item in preferences)
     matched = 0.0
@@ -85,7 +88,8 @@ def preference(lease: Lease, node: Node, cluster: Cluster) -> float:
         # only required terms must be met by one and the same lease
         if all(_hold([expr], lease, node, cluster, may_start=False) for expr in when):
             matched += item.get("weight", 100)
-    return 100 * matched / total if total else 0.0
+    affinity = 100 * matched / total if total else 0.0
+    return softened(affinity, lease.placement.get("tolerate", []), node.taints)
 
 
 def required(lease: Lease, cluster: Cluster) -> list[Expr]:

@@ -9,7 +9,7 @@ from uuid import UUID
 from tests.oracle.cluster import Cluster, Lease, Running, place, selects
 from tests.oracle.expressions import Expr, expr_holds
 from tests.oracle.facts import Node
-from tests.oracle.taints import keeps_out
+from tests.oracle.taints import may_come
 
 Spread = Mapping[str, Any]
 
@@ -139,7 +139,7 @@ def _counts(
         and (rules.get("affinity") == "ignore" or _suits(lease, node))
         and (
             rules.get("taints") != "honor"
-            or not keeps_out(lease.placement.get("tolerate", []), node)
+            or may_come(lease.placement.get("tolerate", []), node.taints)
         )
     }
     counts: dict[Hashable, int] = dict.fromkeys(counted.values(), 0)
