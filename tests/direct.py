@@ -65,6 +65,17 @@ class Direct:
             Jsonb(options or {}),
         )[0]
 
+    def adopt(self, queue: str, node: UUID, options: Mapping[str, Any] | None = None) -> Row:
+        """Record a lease of task `work` that runs on the node."""
+        return self._rows(
+            "select lease_id, claim_token from hwqueue.adopt_lease("
+            "p_queue => %s, p_node => %s, p_task => %s, p_options => %s)",
+            queue,
+            node,
+            TASK,
+            Jsonb(options or {}),
+        )[0]
+
     def spawn_many(self, queue: str, options: Sequence[Mapping[str, Any]]) -> list[Row]:
         """Spawn a batch in one statement."""
         batch = [{"task": TASK, "options": dict(item)} for item in options]

@@ -72,6 +72,45 @@ def _has_refused_pattern(case: Case) -> bool:
     )
 
 
+def _running_has_wishes(case: Case) -> bool:
+    return "score:lease_affinity" in case.stages and any(
+        lease.get("lease_affinity") or lease.get("lease_anti_affinity") for lease in case.running
+    )
+
+
+def _is_met_more_than_once(case: Case) -> bool:
+    counting = {"score:lease_affinity", "score:nomad_job_anti_affinity"}
+    return bool(counting & set(case.stages)) and len(case.running) > 1
+
+
+def _leaving_is_wanted(case: Case) -> bool:
+    wanted = case.lease.get("lease_affinity") or {}
+    return any(lease.get("terminating") for lease in case.running) and bool(
+        wanted.get("required") or wanted.get("preferred")
+    )
+
+
+def _runs_outside_of_the_domains(case: Case) -> bool:
+    terms = (case.lease.get("lease_affinity") or {}).get("required") or []
+    used = {lease.get("node") for lease in case.running}
+    return any(
+        node["name"] in used and term["topology_key"] not in (node.get("labels") or {})
+        for term in terms
+        for node in case.nodes
+    )
+
+
+def _tolerates_every_key_without_exists(case: Case) -> bool:
+    return any(
+        not item.get("key") and item.get("op") != "Exists"
+        for item in case.lease.get("tolerations") or []
+    )
+
+
+def _has_several_scores(case: Case) -> bool:
+    return sum(stage.startswith("score:") for stage in case.stages) > 1
+
+
 def _constraints(case: Case, *ops: str) -> Iterator[Mapping[str, Any]]:
     return (item for item in case.lease.get("constraints", []) if item["op"] in ops)
 
@@ -93,4 +132,10 @@ RULES: Mapping[str, Callable[[Case], bool]] = {
     "a label with a fraction is ordered": _orders_fractions,
     "unequal though both sides are missing": _lacks_both_sides,
     "a pattern beyond the limits": _has_refused_pattern,
+    "what running leases prefer scores": _running_has_wishes,
+    "a preference counts how many leases meet it": _is_met_more_than_once,
+    "a lease asked to stop is wanted": _leaving_is_wanted,
+    "a member of the group runs outside of the domains": _runs_outside_of_the_domains,
+    "a toleration of every key that is not exists": _tolerates_every_key_without_exists,
+    "several scores are averaged": _has_several_scores,
 }

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.cases.model import Case, Translated, node_id, node_spec
+from tests.cases.model import Case, node_id
 
 Expr = dict[str, Any]
+Placement = dict[str, list[Any]]
 Term = Mapping[str, Any]
 
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -34,7 +35,7 @@ class VoidError(ValueError):
     """The term is void: by Kubernetes' rules it matches no node."""
 
 
-def translate(case: Case) -> Translated:
+def node_affinity(case: Case) -> Placement:
     """The case's node selector, node affinity and queue affinity as one placement."""
     affinities = [
         affinity
@@ -53,11 +54,12 @@ def translate(case: Case) -> Translated:
                     {"weight": preference["weight"], "when": branch}
                     for branch in _branches([preference["term"]])
                 ]
-    nodes = {
-        node["name"]: (node_id(node["name"]), node_spec(node, node.get("labels", {})))
-        for node in case.nodes
-    }
-    return Translated(nodes, {"require": require, "prefer": prefer})
+    return {"require": require, "prefer": prefer}
+
+
+def required_node_affinity(case: Case) -> Placement:
+    """The part of it that decides which nodes a spread counts."""
+    return {"require": node_affinity(case)["require"]}
 
 
 def _branches(terms: Iterable[Term]) -> Iterable[list[Expr]]:
@@ -73,7 +75,7 @@ def _branches(terms: Iterable[Term]) -> Iterable[list[Expr]]:
 
 def _label(item: Term) -> Expr:
     key, op, values = item["key"], item["op"], item.get("values") or []
-    if op not in _OPS or not _KEY.fullmatch(key) or not all(map(_VALUE.fullmatch, values)):
+    if op not in _OPS or not is_legal(key, values):
         raise VoidError(f"not a legal requirement: {item}")
     if op in ("Exists", "DoesNotExist"):
         if values:
@@ -86,6 +88,11 @@ def _label(item: Term) -> Expr:
     if not values:
         raise VoidError(f"{op} needs values")
     return {"label": key, "op": _OPS[op], "values": list(values)}
+
+
+def is_legal(key: str, values: Iterable[str]) -> bool:
+    """Whether key and values may stand in a Kubernetes label."""
+    return bool(_KEY.fullmatch(key)) and all(map(_VALUE.fullmatch, values))
 
 
 def _field(item: Term) -> Expr:

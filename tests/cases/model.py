@@ -9,7 +9,21 @@ from typing import Any
 from uuid import UUID, uuid5
 
 NODES = UUID("5f0a1c1e-6a0b-5c38-9b4e-0d9c3f1a7e52")
+LEASES = UUID("5b1f7a44-9f6d-5d0e-8a55-3f1a3f8f4c11")
 DEFAULT_FOLDER = Path(__file__).parent / "data"
+# What a case says of a lease beside its labels becomes labels, so that selectors can name it.
+JOB = "case.job"
+GROUP = "case.group"
+NAME = "case.name"
+# Selects no lease: null in a case, a name that nothing has.
+NOTHING: Mapping[str, Any] = {
+    "exprs": [
+        {"label": NAME, "op": "in", "values": ["nothing"]},
+        {"label": NAME, "op": "not_in", "values": ["nothing"]},
+    ]
+}
+
+Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -19,21 +33,42 @@ class Case:
     suite: str
     case_id: str
     stages: tuple[str, ...]
-    nodes: tuple[Mapping[str, Any], ...]
+    nodes: tuple[Item, ...]
     candidates: frozenset[str]
-    lease: Mapping[str, Any]
-    running: tuple[Mapping[str, Any], ...]
+    lease: Item
+    running: tuple[Item, ...]
+    namespaces: Mapping[str, Mapping[str, str]]
     options: Mapping[str, Any]
     expect: Mapping[str, Any]
     precision: int
 
 
 @dataclass(frozen=True)
+class Adopted:
+    """What runs already: the node's name in the case, and adopt_lease's options."""
+
+    node: str
+    options: Mapping[str, Any]
+    is_leaving: bool
+
+    @property
+    def placement(self) -> Mapping[str, Any]:
+        """What it asks for."""
+        placement: Mapping[str, Any] = self.options["placement"]
+        return placement
+
+
+@dataclass(frozen=True)
 class Translated:
-    """A case in hwqueue's terms: node id and spec by the case's node name, and a placement."""
+    """A case in hwqueue's terms: node id and spec by the case's node name, and a placement.
+
+    `lease` are the other options of the incoming lease: tenant and labels.
+    """
 
     nodes: Mapping[str, tuple[UUID, Mapping[str, Any]]]
     placement: Mapping[str, Any]
+    lease: Mapping[str, Any]
+    running: tuple[Adopted, ...]
 
 
 def folder() -> Path:
@@ -59,22 +94,38 @@ def node_id(name: str) -> UUID:
     return uuid5(NODES, name)
 
 
-def node_spec(node: Mapping[str, Any], labels: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the runner registers for a node of a case."""
-    return {"name": node["name"], "instance_id": "case", "labels": dict(labels)}
+def lease_id(name: str) -> UUID:
+    """The id of the lease of this name, whether it runs or not."""
+    return uuid5(LEASES, name)
+
+
+def namespace_of(lease: Item) -> str:
+    """The lease's namespace, which is its tenant in hwqueue."""
+    return lease.get("namespace") or "default"
+
+
+def identity(lease: Item) -> dict[str, Any]:
+    """The options that say what a lease is: its tenant and labels."""
+    own = {key: lease[name] for key, name in _OWN_LABELS.items() if lease.get(name)}
+    return {"tenant": namespace_of(lease), "labels": dict(lease.get("labels") or {}) | own}
+
+
+_OWN_LABELS = {JOB: "job", GROUP: "group", NAME: "name"}
 
 
 def _case(suite: str, case: Mapping[str, Any]) -> Case:
-    nodes = tuple(case["nodes"]) if "nodes" in case else ()
+    nodes = tuple(case.get("nodes") or ())
+    asked = case.get("candidates")
     return Case(
         suite=suite,
         case_id=case["id"],
         stages=tuple(case["stage"]),
         nodes=nodes,
-        candidates=frozenset(case.get("candidates", [node["name"] for node in nodes])),
-        lease=case.get("lease", {}),
-        running=tuple(case.get("running", ())),
-        options=case.get("options", {}),
+        candidates=frozenset([node["name"] for node in nodes] if asked is None else asked),
+        lease=case.get("lease") or {},
+        running=tuple(case.get("running") or ()),
+        namespaces=case.get("namespaces") or {},
+        options=case.get("options") or {},
         expect=case["expect"],
         precision=case.get("precision", 6),
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tests.cases.model import Case, Translated, node_id, node_spec
+from tests.cases.model import Case, Item
 
 SET_SUFFIX = ".as-set"
 UNDEFINED = "undefined.right.side"
@@ -28,18 +28,21 @@ _OPS = ORDER_OPS | RANGE_OPS | SET_OPS | _EQUALITY_OPS | _PRESENCE_OPS
 _NUMBER = re.compile(r"([+-]?)0*([0-9]+(?:\.[0-9]+)?)")
 
 
-def translate(case: Case) -> Translated:
+def constraints(case: Case) -> dict[str, list[Any]]:
     """The case's constraints, ANDed, and its affinities as preferences of the same weights."""
-    nodes = {
-        node["name"]: (node_id(node["name"]), node_spec(node, _with_sets(node.get("labels", {}))))
-        for node in case.nodes
-    }
-    require = [_constraint(item) for item in case.lease.get("constraints", [])]
+    require = [_constraint(item) for item in case.lease.get("constraints") or []]
     prefer = [
         {"weight": item["weight"], "when": _constraint(item)}
-        for item in case.lease.get("affinities", [])
+        for item in case.lease.get("affinities") or []
     ]
-    return Translated(nodes, {"require": require, "prefer": prefer})
+    return {"require": require, "prefer": prefer}
+
+
+def labels(node: Item) -> dict[str, Any]:
+    """The node's attributes, and each as the set that a comma list spells."""
+    attributes: Mapping[str, str] = node.get("labels") or {}
+    sets = {key + SET_SUFFIX: members(value) for key, value in attributes.items()}
+    return dict(attributes) | sets
 
 
 def number(text: str) -> int | float | None:
@@ -54,10 +57,6 @@ def number(text: str) -> int | float | None:
 def members(text: str) -> list[str]:
     """A comma list as Nomad reads it: split, trimmed."""
     return [item.strip() for item in text.split(",")]
-
-
-def _with_sets(labels: Mapping[str, str]) -> dict[str, Any]:
-    return dict(labels) | {key + SET_SUFFIX: members(value) for key, value in labels.items()}
 
 
 def _constraint(item: Mapping[str, Any]) -> dict[str, Any]:

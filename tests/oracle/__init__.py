@@ -10,5 +10,9 @@ disagree, one of them misreads the grammar, and a test fails.
     expressions  the grammar's EXPR over one node; what is malformed
     affinity     the preference score
     capacity     what fits on a node, and whether running claims overcommit one
+    cluster      leases and where they run, as data; domains; what a selector selects
+    taints       taints and tolerations
+    occupancy    toward, away and its symmetry, preferences about leases; may_run and broken_now
+    spread       max_skew, max_per_domain, percent targets
     tables       nodes and claims as the database holds them
 """

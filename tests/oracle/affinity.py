@@ -3,18 +3,23 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.oracle.expressions import Expr, RefusedError, check, holds
+from tests.oracle.expressions import Expr, RefusedError, check, check_selector, holds
 from tests.oracle.facts import Node
 
 
 def check_placement(placement: Mapping[str, Any]) -> None:
-    """Raise RefusedError if `require` or `prefer` is malformed."""
+    """Raise RefusedError if the placement is malformed, as far as the tests write such."""
     check(placement.get("require", []))
     for preference in placement.get("prefer", []):
         terms = _terms(preference)
         if not terms:
             raise RefusedError("empty when")
         check(terms)
+    for spread in placement.get("spread", []):
+        check_selector(spread["select"])
+    for toleration in placement.get("tolerate", []):
+        if "key" not in toleration and toleration.get("op", "equal") != "exists":
+            raise RefusedError("a toleration without a key needs exists")
 
 
 def affinity(placement: Mapping[str, Any], node: Node) -> float:

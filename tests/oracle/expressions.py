@@ -42,6 +42,8 @@ def expr_holds(expr: Expr, node: Node) -> bool:
         return contains(dict(node.labels), expr["tags"] or {})
     if "any" in expr:
         return any(holds(branch, node) for branch in expr["any"])
+    if "trust" in expr:
+        return expr["trust"] in node.trusts
     if "rack" in expr and node.rack is None:
         return bool(expr.get("unknown", "pass" if away else "fail") == "pass")
     return _is_target(expr, node) != away
@@ -60,8 +62,22 @@ def check(exprs: Sequence[Expr]) -> None:
                 raise RefusedError("a pattern from a label cannot be checked at submit")
         elif "label" in expr and expr["op"] not in ("exists", "does_not_exist"):
             _check_values(expr["op"], expr.get("values"))
+        elif "leases" in expr:
+            check_selector(expr["leases"])
         elif any(expr.get(kind) == [] for kind in ("node", "rack")):
             raise RefusedError("empty list of targets")
+
+
+def check_selector(selector: Mapping[str, Any]) -> None:
+    """Raise RefusedError for a malformed selector of leases: keys and values are text."""
+    for expr in selector.get("exprs", []):
+        values = expr.get("values", [])
+        if expr["op"] in ("in", "not_in"):
+            well_formed = bool(values) and all(isinstance(value, str) for value in values)
+        else:
+            well_formed = expr["op"] in ("exists", "does_not_exist") and not values
+        if not well_formed:
+            raise RefusedError(f"{expr['op']} with values {values} selects no leases")
 
 
 def _is_target(expr: Expr, node: Node) -> bool:

@@ -13,7 +13,8 @@ class Node:
     """A registered node, as its spec declares it.
 
     `capacity` holds only what is declared; an undeclared `cpu_milli` or `memory_mib` is not
-    counted, an undeclared custom countable is not there. `slots` None means no bound.
+    counted, an undeclared custom countable is not there. `slots` None means no bound. `trusts` are
+    the domains it has an unexpired attestation for.
     """
 
     node_id: UUID
@@ -23,6 +24,9 @@ class Node:
     capacity: Mapping[str, int]
     gpus: tuple[UUID, ...]
     slots: int | None
+    taints: tuple[Mapping[str, str], ...] = ()
+    trusts: frozenset[str] = frozenset()
+    is_live: bool = True
 
     @classmethod
     def from_spec(cls, node_id: UUID, spec: Mapping[str, Any]) -> Self:
@@ -35,6 +39,7 @@ class Node:
             capacity=spec.get("capacity", {}),
             gpus=tuple(UUID(gpu["resource_id"]) for gpu in spec.get("gpus", [])),
             slots=spec.get("slots"),
+            taints=tuple(spec.get("taints", [])),
         )
 
     def owns(self, resource: UUID) -> bool:
