@@ -504,7 +504,13 @@ begin
                                      else 'soft' end,
       jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), v_item ->> 'domain', p_class, v_terms);
     v_terms := v_bound.p_terms;
-    v_items := v_items || jsonb_build_array(v_item || jsonb_build_object('term', v_bound.index));
+    v_item := v_item || jsonb_build_object('term', v_bound.index);
+    if v_item ? 'max_skew' then  -- which nodes count differs from class to class
+      v_bound := hwqueue.add_term('soft', jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), 'node', p_class, v_terms);
+      v_terms := v_bound.p_terms;
+      v_item := v_item || jsonb_build_object('tally', v_bound.index);
+    end if;
+    v_items := v_items || jsonb_build_array(v_item);
   end loop;
   p_class.spread := v_items;
   p_class.terms := v_terms;
@@ -1252,7 +1258,7 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     from known f
     cross join jsonb_array_elements(p_class.spread) with ordinality s
     cross join lateral (
-      select hwqueue.spread_reason(s.value, p_class, f.facts, (p_recount #>> array['floors', (s.ordinality - 1)::text])::bigint,
+      select hwqueue.spread_reason(s.value, p_class, f.facts, p_recount #> array['spread', (s.ordinality - 1)::text],
                                    p_now, p_shard) as code) u
     where u.code is not null
     union all
@@ -1287,7 +1293,7 @@ begin
     hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
-    hwqueue.spread_score(v_class, v_facts, null, p_now, p_shard));
+    hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
 $$;
 
@@ -3291,6 +3297,15 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   order by q.name
 $$;
 
+CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select count(distinct hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels))
+  from hwqueue.node n
+  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+  where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+$$;
+
 CREATE FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -3509,7 +3524,7 @@ begin
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),
-             hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_now, p_shard)),
+             hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_recount -> 'spread', v_now, p_shard)),
            w.reasons
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
@@ -5784,7 +5799,7 @@ CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease u
     AS $$
 declare
   v_terms jsonb := '[]'::jsonb;
-  v_floors jsonb := '[]'::jsonb;
+  v_counts jsonb := '[]'::jsonb;
   v_term jsonb;
   v_spread jsonb;
 begin
@@ -5792,10 +5807,10 @@ begin
     v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now, p_shard));
   end loop;
   for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
-    v_floors := v_floors || to_jsonb(case when v_spread ? 'max_skew' and not v_spread ? 'when' then
-      hwqueue.spread_floor(v_spread, p_class, v_terms, p_now, p_shard) end);
+    v_counts := v_counts || coalesce(
+      case when v_spread ? 'max_skew' then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
   end loop;
-  return jsonb_build_object('terms', v_terms, 'floors', v_floors, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
+  return jsonb_build_object('terms', v_terms, 'spread', v_counts, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
 end
 $$;
 
@@ -6762,89 +6777,109 @@ CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestam
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
-CREATE FUNCTION hwqueue.spread_floor(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_domain text := p_spread ->> 'domain';
-  v_term_id bigint := (
-    select t.term_id from hwqueue.term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
-  v_places text[] := hwqueue.spread_places(p_spread, p_class, p_now, p_shard);
+  v_counts jsonb;
+  v_profiles bigint[] := case when p_class.is_pinned then null else hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
 begin
-  if v_places = '{}' or cardinality(v_places) < coalesce((p_spread ->> 'min_domains')::int, 1) then
-    return 0;
-  end if;
-  return (
-    select min(hwqueue.staying(v_term_id, p_recounts -> (p_spread ->> 'term')::int, p.place, p_now, p_shard)) from unnest(v_places) p(place));
+  with live as materialized (
+    select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids)
+               else n.profile_id = any (v_profiles) end
+  ), run as (
+    select l.place, sum(c.leases) as leases
+    from hwqueue.tally(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now, p_shard) c
+    join live l on l.node_id = c.node_id
+    group by l.place having sum(c.leases) > 0
+  ), all_places as (
+    select count(distinct l.place) as places from live l
+  )
+  select jsonb_build_object('places', a.places,
+    'least', case when a.places > (select count(*) from run) then 0 else coalesce((select min(r.leases) from run r), 0) end,
+    'here', (select coalesce(jsonb_object_agg(r.place, r.leases), '{}') from run r))
+  into v_counts from all_places a;
+  return v_counts;
 end
 $$;
 
-CREATE FUNCTION hwqueue.spread_places(p_spread jsonb, p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS text[]
+CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select not exists (
+      select 1 from jsonb_array_elements(p_class.spread) k
+      where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
+        and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
+    and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
+         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null))
+$$;
+
+CREATE FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) RETURNS bigint[]
     LANGUAGE sql STABLE
     AS $$
   select array(
-    select distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels)
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-      and not exists (
-        select 1 from jsonb_array_elements(p_class.spread) k
-        where k.value ? 'max_skew' and not k.value ? 'when'
-          and hwqueue.domain_value(k.value ->> 'domain', n.node_id, n.rack, n.labels) is null)
-      and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-           or hwqueue.exprs_hold(p_class.required, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, null)))
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}'))
 $$;
 
-CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_floor bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_fact jsonb := p_facts -> (p_spread ->> 'term')::int;
-  v_count bigint := (v_fact ->> 'here')::bigint + case when (v_fact -> 'self')::boolean then 1 else 0 end;
+  v_self int := case when (v_fact -> 'self')::boolean then 1 else 0 end;
+  v_counts jsonb := p_counts;
 begin
   if p_spread ? 'targets' or p_spread ? 'when' then
     return null;  -- a preference
+  elsif v_fact ->> 'value' is null then
+    return 'spread_exceeded';
+  elsif p_spread ? 'max_per_domain' then
+    return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint then 'spread_exceeded' end;
   end if;
-  return case
-    when v_fact ->> 'value' is null then 'spread_exceeded'
-    when p_spread ? 'max_per_domain' then
-      case when v_count > (p_spread ->> 'max_per_domain')::bigint then 'spread_exceeded' end
-    when v_count - (p_spread ->> 'max_skew')::bigint > coalesce(p_floor, hwqueue.spread_floor(p_spread, p_class, null, p_now, p_shard)) then 'spread_exceeded'
-  end;
+  v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard));
+  return case when coalesce((v_counts #>> array['here', v_fact ->> 'value'])::bigint, 0) + v_self
+      - case when (v_counts ->> 'places')::int < coalesce((p_spread ->> 'min_domains')::int, 1) then 0 else (v_counts ->> 'least')::bigint end
+      > (p_spread ->> 'max_skew')::bigint then 'spread_exceeded' end;
 end
 $$;
 
-CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_spread jsonb;
   v_fact jsonb;
+  v_counts jsonb;
   v_cost double precision;
-  v_boosts double precision[] := '{}';
+  v_gain double precision := 0;
   v_weights double precision := 0;
-  v_boost double precision := 0;
+  v_weight double precision;
 begin
-  for v_spread in select s.value from jsonb_array_elements(p_class.spread) s loop
+  for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
+    v_spread := p_class.spread -> v_index;
     v_fact := p_facts -> (v_spread ->> 'term')::int;
     if v_spread ? 'targets' then
-      v_boost := v_boost + coalesce((v_spread ->> 'weight')::double precision, 100)
-        * hwqueue.target_boost(v_spread, v_fact, p_class, p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
-      v_weights := v_weights + coalesce((v_spread ->> 'weight')::double precision, 100);
+      v_weight := coalesce((v_spread ->> 'weight')::double precision, 100);
+      v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class, p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
+      v_weights := v_weights + v_weight;
     elsif v_spread ? 'when' then
+      v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now, p_shard));
       v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
-        (v_fact ->> 'here')::double precision
-          * ln(cardinality(hwqueue.spread_places(v_spread, p_class, p_now, p_shard)) + 2.0) + (v_spread ->> 'max_skew')::int - 1 end;
+        coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision, 0) * ln((v_counts ->> 'places')::double precision + 2)
+        + (v_spread ->> 'max_skew')::int - 1 end;
     end if;
   end loop;
-  if v_cost is not null then
-    v_boosts := v_boosts || 100 / (1 + v_cost);
-  end if;
-  if v_weights > 0 then
-    v_boosts := v_boosts || 50 * (1 + v_boost / v_weights);
-  end if;
-  return coalesce((select avg(b) from unnest(v_boosts) b), 0);
+  return case
+    when v_cost is null and v_weights = 0 then 0
+    when v_cost is null then 100 * v_gain / v_weights
+    when v_weights = 0 then 100 / (1 + round(v_cost))
+    else (100 * v_gain / v_weights + 100 / (1 + round(v_cost))) / 2 end;
 end
 $$;
 
@@ -7161,38 +7196,26 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.target_boost(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_term_id bigint := (
-    select t.term_id from hwqueue.term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
-  v_total bigint;
-  v_percent double precision;
-  v_desired double precision;
-  v_least bigint;
-  v_most bigint;
+  v_term_id bigint;
 begin
-  if p_fact ->> 'value' is null then
-    return -1;
-  elsif p_spread -> 'targets' = '[]' then
-    select min(c.leases), max(c.leases) into v_least, v_most
-    from unnest(hwqueue.spread_places(p_spread, p_class, p_now, p_shard)) p(place)
-    cross join lateral (select hwqueue.staying(v_term_id, p_recount, p.place, p_now, p_shard) as leases) c;
-    return case
-      when (p_fact ->> 'here')::bigint > v_least then (v_least - (p_fact ->> 'here')::double precision) / greatest(v_least, 1)
-      when v_least = v_most then case when v_least = 0 then 0 else -1 end
-      else (v_most - v_least) / greatest(v_least, 1)::double precision end;
+  if p_recounts is not null then
+    return query select r.key::uuid, (r.value ->> 'here')::bigint from jsonb_each(p_recounts -> p_term) r;
+    return;
   end if;
-  v_percent := coalesce(
-    (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
-     where (t.value -> 'value')::text = p_fact ->> 'value'),
-    100 - (select sum((t.value ->> 'percent')::double precision) from jsonb_array_elements(p_spread -> 'targets') t));
-  v_total := hwqueue.staying(v_term_id, p_recount, null, p_now, p_shard) + 1;
-  v_desired := v_percent / 100 * v_total;
-  return case when v_desired <= 0 then -1
-              else greatest(-1, (v_desired - (p_fact ->> 'here')::double precision - 1) / v_desired) end;
+  v_term_id := (
+    select t.term_id from hwqueue.term t
+    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
+  return query
+    select k.domain::uuid, sum(k.leases) - (
+      case when hwqueue.leaving(v_term_id, null, p_now, p_shard) = 0 then 0
+           else hwqueue.leaving(v_term_id, k.domain, p_now, p_shard) end)
+    from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id = v_term_id
+    group by k.domain having sum(k.leases) > 0;
 end
 $$;
 
@@ -7210,6 +7233,30 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   return hwqueue.find_class(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id, v_class.labels, v_class.placement,
                             p_shard, v_class.patience, p_lease);
+end
+$$;
+
+CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_term_id bigint := (
+    select t.term_id from hwqueue.term t
+    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
+  v_share double precision;
+  v_percent double precision;
+begin
+  if p_fact ->> 'value' is null then
+    return 0;
+  end if;
+  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, p_now, p_shard) + 1);
+  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
+    else coalesce(
+      (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
+       where (t.value -> 'value')::text = p_fact ->> 'value'),
+      100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0) from jsonb_array_elements(p_spread -> 'targets') t
+             where t.value ->> 'value' <> '*')) end;
+  return v_percent / (v_percent + v_share);
 end
 $$;
 
@@ -7315,7 +7362,7 @@ begin
       end if;
     end loop;
     for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
-      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, (p_recount #>> array['floors', v_index::text])::bigint,
+      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, p_recount #> array['spread', v_index::text],
                                         p_now, p_shard);
       if v_reason is not null then
         return v_reason;
@@ -7552,7 +7599,7 @@ CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
       select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
                        order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b))
-    else p_expr - 'term' end
+    else p_expr - array['term', 'tally'] end
 $$;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
@@ -8309,6 +8356,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8628,13 +8677,15 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with 
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_floor(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_places(p_spread jsonb, p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_floor bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
 
@@ -8658,9 +8709,11 @@ REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_boost(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

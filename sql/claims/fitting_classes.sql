@@ -20,7 +20,7 @@ begin
     hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
-    hwqueue.spread_score(v_class, v_facts, null, p_now, p_shard));
+    hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
 $$;
 

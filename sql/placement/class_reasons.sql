@@ -23,7 +23,7 @@ as $$
       select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
                        order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b))
-    else p_expr - 'term' end
+    else p_expr - array['term', 'tally'] end
 $$;
 
 -- Why a node may not run a lease of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
@@ -53,7 +53,7 @@ as $$
     from known f
     cross join jsonb_array_elements(p_class.spread) with ordinality s
     cross join lateral (
-      select hwqueue.spread_reason(s.value, p_class, f.facts, (p_recount #>> array['floors', (s.ordinality - 1)::text])::bigint,
+      select hwqueue.spread_reason(s.value, p_class, f.facts, p_recount #> array['spread', (s.ordinality - 1)::text],
                                    p_now, p_shard) as code) u
     where u.code is not null
     union all

@@ -2,7 +2,7 @@
 -- counts against.
 
 -- All that a class must know of others, on every node: {"terms": [{PLACE: {"held", "here"}}, ...] in the order of its terms,
--- "floors": [fewest in a domain, ...] in the order of its spread, "kept_out": [[DOMAIN, PLACE], ...] where something keeps it out}.
+-- "spread": [spread_counts, ...] in the order of its spread, "kept_out": [[DOMAIN, PLACE], ...] where something keeps it out}.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
@@ -10,7 +10,7 @@ language plpgsql stable
 as $$
 declare
   v_terms jsonb := '[]'::jsonb;
-  v_floors jsonb := '[]'::jsonb;
+  v_counts jsonb := '[]'::jsonb;
   v_term jsonb;
   v_spread jsonb;
 begin
@@ -18,10 +18,10 @@ begin
     v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now, p_shard));
   end loop;
   for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
-    v_floors := v_floors || to_jsonb(case when v_spread ? 'max_skew' and not v_spread ? 'when' then
-      hwqueue.spread_floor(v_spread, p_class, v_terms, p_now, p_shard) end);
+    v_counts := v_counts || coalesce(
+      case when v_spread ? 'max_skew' then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
   end loop;
-  return jsonb_build_object('terms', v_terms, 'floors', v_floors, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
+  return jsonb_build_object('terms', v_terms, 'spread', v_counts, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
 end
 $$;
 

@@ -19,7 +19,7 @@ begin
       end if;
     end loop;
     for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
-      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, (p_recount #>> array['floors', v_index::text])::bigint,
+      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, p_recount #> array['spread', v_index::text],
                                         p_now, p_shard);
       if v_reason is not null then
         return v_reason;

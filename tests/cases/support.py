@@ -23,21 +23,6 @@ _ZONES = {"domain": "label:zone", "select": _WEB}
 # Once it is served, delete its row here, and the cases that need it run.
 NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {
     TAINTS: [{"tolerate": [{"key": "dedicated", "op": "exists"}]}],
-    OTHERS: [
-        {"require": [_AWAY]},
-        {"require": [{"leases": _WEB, "domain": "label:zone"}]},
-        {"require": [{"lease": "00000000-0000-7000-8000-000000000001", "domain": "node"}]},
-    ],
-    RATHER_OTHERS: [{"prefer": [{"weight": 1, "when": _AWAY}]}],
-    SPREAD: [
-        {"spread": [{**_ZONES, "max_skew": 1}]},
-        {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"same": "service"}}]},
-    ],
-    RATHER_SPREAD: [
-        {"spread": [{**_ZONES, "max_skew": 1, "when": "prefer"}]},
-        {"spread": [{**_ZONES, "targets": [{"value": "a", "percent": 60}]}]},
-    ],
-    PATIENCE: [],
     GANGS: [],
     REPLACES: [],
 }
