@@ -7,6 +7,14 @@ as $$
                'headers', 'notify']
 $$;
 
+-- Options that read_spawn reads: a lease's own, and the params blob, which is kept as it was sent.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.kept_options() returns text[]
+language sql immutable parallel safe
+as $$
+  select hwqueue.own_options() || array['wire']
+$$;
+
 -- The options that make the class; what is no object stays as it is, for spawn_class to refuse.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
@@ -16,22 +24,20 @@ as $$
 $$;
 
 -- The class of a spawn, written if it is new. p_options is what class_options left.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHC05, naming the field. Idempotent: yes.
+-- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHC05, QHW01, naming the field. Idempotent: yes.
 create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
   v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'tenant', 'service_id',
     'labels', 'patience'];
-  v_unserved text;
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
     return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
   end if;
-  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ?| array['wire', 'patience'] then
-    v_unserved := case when p_options ? 'wire' then 'options.wire' else 'options.patience' end;
-    perform hwqueue.refuse('QHC05', format('%s is not served by this version', v_unserved), jsonb_build_object('field', v_unserved),
+  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ? 'patience' then
+    perform hwqueue.refuse('QHC05', 'options.patience is not served by this version', jsonb_build_object('field', 'options.patience'),
       'leave it out');
   end if;
   return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),

@@ -8,6 +8,7 @@ declare
   v_target jsonb;
   v_field text;
   v_targets jsonb := '[]'::jsonb;
+  v_most int := case p_kind when 'resource' then 1 else 1000 end;
   v_away boolean := coalesce(hwqueue.json_boolean(p_expr -> 'away', p_field || '.away', 'QHC03'), false);
   v_unknown text := hwqueue.json_text(p_expr -> 'unknown', p_field || '.unknown', 8, 'QHC03');
 begin
@@ -17,11 +18,11 @@ begin
     perform hwqueue.refuse('QHC03', format('%s.unknown must be "pass" or "fail"', p_field),
       jsonb_build_object('field', p_field || '.unknown'), 'it says what a node without a rack does');
   end if;
-  if jsonb_typeof(v_list) <> 'array' or p_kind = 'resource' then
+  if jsonb_typeof(v_list) <> 'array' then
     v_list := jsonb_build_array(v_list);
   end if;
-  if jsonb_array_length(v_list) not between 1 and 1000 then
-    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to 1000 targets', p_field, p_kind),
+  if jsonb_array_length(v_list) not between 1 and v_most then  -- a list of one resource is the normal form
+    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_most),
       jsonb_build_object('field', p_field || '.' || p_kind), 'an empty list would match nothing: leave the expression out');
   end if;
   for v_target, v_field in
