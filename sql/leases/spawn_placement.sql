@@ -11,6 +11,7 @@ declare
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
   v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
   v_preferred jsonb := '[]'::jsonb;
+  v_wire jsonb;
 begin
   if v_with is not null then
     v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
@@ -24,7 +25,9 @@ begin
     v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
   end if;
   if v_blob is not null then
-    v_placement := hwqueue.merge_wire(v_placement, v_blob, p_field);
+    -- read like any placement: what normalise_placement would refuse, a blob must not bring in
+    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
+    v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
   end if;
   return v_placement;
 end

@@ -12,6 +12,7 @@ declare
   v_priority smallint;
   v_deadline timestamptz;
   v_asks boolean := p_changes ?| array['placement', 'wire'];
+  v_placement jsonb;
   v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
@@ -31,9 +32,10 @@ begin
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
   v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
+  v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end;
   v_class_id := hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
-    case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end, p_shard);
+    v_placement, p_shard);
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end

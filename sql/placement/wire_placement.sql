@@ -60,25 +60,3 @@ begin
   return null;
 end
 $$;
-
--- A placement ANDed with that of a blob. The device that a GPU class asks for by itself counts only where the placement asks for none.
--- Locks: none. Raises: QHW01; QHC04 when the two contradict each other. Idempotent: yes.
-create or replace function hwqueue.merge_wire(p_placement jsonb, p_blob bytea, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_field text := p_field || '.wire';
-  -- read like any placement: what normalise_placement would refuse, a blob must not bring in
-  v_wire jsonb := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(p_blob, v_field)), v_field);
-  v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
-begin
-  if not v_resources ?| array['gpu', 'gpu_milli'] then
-    v_resources := v_resources || coalesce(v_wire -> 'resources', '{}');
-  elsif v_resources ? 'gpu_milli' and v_wire #>> '{isolation,gpu}' <> 'shared' then
-    perform hwqueue.refuse('QHC04', format('%s asks for a share of a device and for class %s', p_field, v_wire #> '{isolation,gpu}'),
-      jsonb_build_object('field', p_field, 'class', v_wire #> '{isolation,gpu}'), 'gpu_milli goes with class shared, or with none');
-  end if;
-  return hwqueue.merge_placements(
-    p_placement || jsonb_strip_nulls(jsonb_build_object('resources', nullif(v_resources, '{}'))), v_wire - 'resources', p_field);
-end
-$$;

@@ -283,7 +283,6 @@ def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
 @pytest.mark.parametrize(
     ("field", "options"),
     [
-        ("wire", {"wire": "\\x0910"}),
         ("patience", {"patience": 2}),
         ("placement.tolerate", {"placement": {"tolerate": [{"key": "k", "op": "exists"}]}}),
         ("placement.spread", {"placement": {"spread": [{"domain": "rack", "max_skew": 1}]}}),

@@ -10,8 +10,8 @@ from tests.properties.profiles import load_profile
 
 load_profile()
 
-# What becomes of each blob: its parsed form, or the SQLSTATE and the facts of the refusal. There are
-# none where the error is not of this project.
+# What becomes of each blob: its parsed form, or the SQLSTATE and the facts of the refusal; an error
+# that is not of this project has none.
 OUTCOME = """
 create function pg_temp.outcome(p_blob bytea) returns jsonb language plpgsql as $$
 declare
