@@ -197,7 +197,7 @@ class WireIntent:
         """
         known = {"affinity", "cpu_isolation", "gpu_exclusivity", "unknown_tags"}
         _check_members(value, known, "intent")
-        entries = value.get("affinity") or []
+        entries = value.get("affinity", [])
         if not isinstance(entries, list):
             raise _bad_value("affinity", "a list of entries")
         return cls(

@@ -57,7 +57,9 @@ entries = st.one_of(
     st.builds(
         entry, st.just(3), st.sampled_from([1, 2, 0x81, 0x82]), st.just(6), racks, st.just(0)
     ),
-    st.builds(entry, st.just(4), st.just(1), st.just(5), names, st.just(0)),
+    st.builds(
+        entry, st.just(4), st.sampled_from([1, 1, 1, 2, 0x81]), st.just(5), names, st.just(0)
+    ),
     st.builds(
         entry,
         st.sampled_from([1, 2, 3, 4, 5, 0, 6, 255]),
