@@ -24,6 +24,7 @@ HwqueueError
     PlacementInvalid         QHC03  the placement is malformed
     PlacementContradictory   QHC04  no node could ever meet the placement
     NotSupported             QHC05  part of the grammar, but not served by this version
+    WireInvalid              QHW01  the params blob is not valid
   SchemaError
     SchemaTooOld             QHS01  the database has an older schema than this package, or none
     SchemaTooNew             QHS02  the database has a newer schema that this package cannot use
@@ -74,6 +75,7 @@ __all__ = [
     "SchemaError",
     "SchemaTooNew",
     "SchemaTooOld",
+    "WireInvalid",
     "translate",
 ]
 
@@ -256,6 +258,24 @@ class NotSupported(ConstraintError):
     """Part of the grammar, but not served by this version: refused rather than ignored."""
 
     default_sqlstate = "QHC05"
+
+
+class WireInvalid(ConstraintError):
+    """The params blob is not valid; docs/reference/wire.md lists the reasons."""
+
+    default_sqlstate = "QHW01"
+
+    @property
+    def reason(self) -> str | None:
+        """What is wrong, such as `unknown_category`."""
+        reason: str | None = self.detail.get("reason")
+        return reason
+
+    @property
+    def offset(self) -> int | None:
+        """Where: the byte at fault, counted from 0."""
+        offset: int | None = self.detail.get("offset")
+        return offset
 
 
 class SchemaError(HwqueueError):

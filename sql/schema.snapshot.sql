@@ -32,7 +32,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	available_at timestamp with time zone,
 	idempotency_key text,
 	stands_for uuid,
-	notify boolean
+	notify boolean,
+	wire bytea
 );
 
 CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
@@ -506,7 +507,7 @@ begin
     v_terms := v_bound.p_terms;
     v_item := v_item || jsonb_build_object('term', v_bound.index);
     if v_item ? 'max_skew' then  -- which nodes count differs from class to class
-      v_bound := hwqueue.add_term('soft', jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), 'node', p_class, v_terms);
+      v_bound := hwqueue.add_term('tally', jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), 'node', p_class, v_terms);
       v_terms := v_bound.p_terms;
       v_item := v_item || jsonb_build_object('tally', v_bound.index);
     end if;
@@ -2216,7 +2217,8 @@ CREATE TABLE hwqueue.lease (
     claimed_at timestamp with time zone,
     finished_at timestamp with time zone,
     result jsonb,
-    error jsonb
+    error jsonb,
+    wire bytea
 )
 WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -2449,7 +2451,7 @@ CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
 
-CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text)
+CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2463,7 +2465,7 @@ begin
            coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id', a.node_id,
                        'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error) order by a.claim_token)
                      from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
-           l.idempotency_key, r.stop_reason
+           l.idempotency_key, r.stop_reason, l.wire
     from hwqueue.lease l
     join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
     join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
@@ -2661,11 +2663,11 @@ begin
     from unnest(p_spawns) s where s.available_at > p_now;
   end if;
   insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority, tier, rank, position,
-    max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at)
+    max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at, wire)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
          hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
          case when s.available_at <= p_now then s.position else 0 end,
-         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now
+         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now, s.wire
   from unnest(p_spawns) s;
 end
 $$;
@@ -2976,6 +2978,12 @@ CREATE FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard in
   select array(
     select c.class_id from unnest(p_judged) j join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j
     where c.created_xid >= p_mark)
+$$;
+
+CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select hwqueue.own_options() || array['wire']
 $$;
 
 CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) RETURNS text
@@ -4929,6 +4937,155 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text DEFAULT 'wire'::text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_bytes int := octet_length(p_blob);
+  v_at int := 0;
+  v_length int;
+  v_tag text;
+  v_class text;
+  v_entry jsonb;
+  v_entries jsonb := '[]';
+  v_offsets int[] := '{}';  -- where each of the entries begins
+  v_entry_count int := 0;
+  v_intent jsonb := '{"cpu_isolation": null, "gpu_exclusivity": null}';
+  v_unknown jsonb := '[]';
+begin
+  if v_bytes > 4096 then
+    perform hwqueue.refuse_wire('too_long', 4096, p_field);
+  end if;
+  while v_at < v_bytes loop
+    if v_bytes - v_at < 4 then
+      perform hwqueue.refuse_wire('truncated_tlv_header', v_at, p_field);
+    end if;
+    v_tag := encode(substring(p_blob from v_at + 1 for 2), 'hex');
+    v_length := hwqueue.wire_number(p_blob, v_at + 2);
+    if v_length > v_bytes - v_at - 4 then
+      perform hwqueue.refuse_wire('truncated_tlv_value', v_at + 2, p_field);
+    end if;
+    if v_tag = '0910' then
+      v_entry_count := v_entry_count + 1;
+      if v_entry_count > 64 then
+        perform hwqueue.refuse_wire('too_many_entries', v_at, p_field);
+      end if;
+      v_entry := hwqueue.parse_wire_entry(p_blob, v_at + 4, v_length, p_field);
+      if not v_entries @> jsonb_build_array(v_entry) then  -- a preference must not count double
+        v_entries := v_entries || v_entry;
+        v_offsets := v_offsets || v_at;
+      end if;
+    elsif v_tag in ('0902', '0903') then
+      v_class := hwqueue.parse_wire_class(p_blob, v_at + 4, v_length, case v_tag
+        when '0902' then array['best_effort', 'whole_core', 'strict_isolated']
+        else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end, p_field);
+      v_tag := case v_tag when '0902' then 'cpu_isolation' else 'gpu_exclusivity' end;
+      if v_intent ->> v_tag is not null then  -- neither the first nor the last is the safe one
+        perform hwqueue.refuse_wire('duplicate_tlv', v_at, p_field);
+      end if;
+      v_intent := v_intent || jsonb_build_object(v_tag, v_class);
+    else
+      v_unknown := v_unknown || to_jsonb('0x' || v_tag);
+    end if;
+    v_at := v_at + 4 + v_length;
+  end loop;
+  v_at := v_offsets[hwqueue.wire_contradiction(v_entries)];
+  if v_at is not null then
+    perform hwqueue.refuse_wire('contradictory', v_at, p_field);
+  end if;
+  return v_intent || jsonb_build_object('affinity', v_entries, 'unknown_tags', v_unknown);
+end
+$$;
+
+CREATE FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_code int;
+begin
+  if p_length <> 1 then
+    perform hwqueue.refuse_wire('bad_length', p_at - 2, p_field);
+  end if;
+  v_code := get_byte(p_blob, p_at);
+  if p_classes[v_code + 1] is null then
+    perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at, p_field,
+      '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
+  end if;
+  return p_classes[v_code + 1];
+end
+$$;
+
+CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_bytes = '' then
+    perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
+  elsif octet_length(p_bytes) > 255 or position('\x00'::bytea in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
+    perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
+  end if;
+  begin
+    return convert_from(p_bytes, 'UTF8');
+  exception when character_not_in_repertoire or untranslatable_character then
+    perform hwqueue.refuse_wire('invalid_utf8', p_at, p_field);
+  end;
+  return null;
+end
+$$;
+
+CREATE FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_category text;
+  v_strength text;
+  v_direction text;
+  v_type text;
+  v_length int;
+  v_target bytea;
+begin
+  if p_length < 5 then
+    perform hwqueue.refuse_wire('truncated_entry', p_at, p_field);
+  end if;
+  -- a code that is not in a list gives null
+  v_category := (array['resource', 'state', 'topology', 'trust', 'facility'])[get_byte(p_blob, p_at)];
+  v_strength := (array['required', 'preferred', 'adaptive'])[get_byte(p_blob, p_at + 1) & 127];
+  v_direction := case when get_byte(p_blob, p_at + 1) > 127 then 'away' else 'toward' end;
+  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain', 'rack_id'])[get_byte(p_blob, p_at + 2)];
+  v_length := hwqueue.wire_number(p_blob, p_at + 3);
+  if v_category is null then
+    perform hwqueue.refuse_wire('unknown_category', p_at, p_field);
+  elsif v_category = 'facility' then
+    perform hwqueue.refuse_wire('category_not_in_v1', p_at, p_field);
+  elsif v_strength is null then
+    perform hwqueue.refuse_wire('unknown_strength', p_at + 1, p_field);
+  elsif v_strength = 'adaptive' then  -- named, but no claim could honour it
+    perform hwqueue.refuse_wire('reserved_strength', p_at + 1, p_field);
+  elsif v_type is null then
+    perform hwqueue.refuse_wire('unknown_target_type', p_at + 2, p_field);
+  elsif v_category || ' ' || v_type not in ('resource node_id', 'resource resource_id', 'state node_id', 'state lease_id',
+      'topology node_id', 'topology rack_id', 'topology service_id', 'trust trust_domain') then
+    perform hwqueue.refuse_wire('target_type_not_allowed', p_at + 2, p_field);
+  elsif v_category = 'trust' and v_strength = 'preferred' then  -- a soft trust rule is a weaker one
+    perform hwqueue.refuse_wire('strength_not_allowed', p_at + 1, p_field);
+  elsif v_type = 'trust_domain' and v_direction = 'away' or v_type = 'service_id' and v_direction = 'toward' then
+    perform hwqueue.refuse_wire('direction_not_allowed', p_at + 1, p_field);
+  elsif v_length > p_length - 5 then
+    perform hwqueue.refuse_wire('truncated_entry', p_at + 3, p_field);
+  elsif v_length < p_length - 5 then
+    perform hwqueue.refuse_wire('trailing_bytes_in_entry', p_at + 5 + v_length, p_field);
+  elsif v_type <> 'trust_domain' and v_length <> (case v_type when 'rack_id' then 4 else 16 end) then
+    perform hwqueue.refuse_wire('bad_target_length', p_at + 3, p_field);
+  end if;
+  v_target := substring(p_blob from p_at + 6 for v_length);
+  return jsonb_build_object('category', v_category, 'strength', v_strength, 'direction', v_direction, 'target_type', v_type,
+    'target', case v_type
+      when 'trust_domain' then to_jsonb(hwqueue.parse_wire_domain(v_target, p_at + 5, p_field))
+      when 'rack_id' then to_jsonb(hwqueue.wire_number(v_target, 0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
+      else to_jsonb(encode(v_target, 'hex')) end);
+end
+$$;
+
 CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5501,7 +5658,7 @@ CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
 begin
-  if p_options is null or not p_options ?| hwqueue.own_options() then
+  if p_options is null or not p_options ?| hwqueue.kept_options() then
     -- null is written as a constant here, so that Postgres leaves out whatever reads options
     return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, null,
                               p_queue.max_params_bytes, p_now);
@@ -5532,7 +5689,8 @@ CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_positio
     case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
     hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
     null,
-    coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true)
+    coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
+    case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end
   )::hwqueue.spawn_request
 $$;
 
@@ -5555,7 +5713,7 @@ begin
                               e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-             case when i.value -> 'options' ?| hwqueue.own_options() then i.value -> 'options' end as options
+             case when i.value -> 'options' ?| hwqueue.kept_options() then i.value -> 'options' end as options
       from jsonb_array_elements(p_leases) with ordinality i
       offset 0) e  -- so that each value is taken out once, not wherever it is used
     order by e.ordinal);
@@ -5984,6 +6142,16 @@ begin
   perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, left(p_value::text, 60)),
     jsonb_build_object('field', p_field, 'length', case when jsonb_typeof(p_value) = 'string' then length(p_value #>> '{}') end), p_hint);
   return null;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
+    jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
+    'all of it is refused; `hwqueue wire encode` writes valid ones');
 end
 $$;
 
@@ -6644,9 +6812,7 @@ begin
   if p_options = '{}' then
     return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
   end if;
-  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ? 'wire' then
-    perform hwqueue.refuse('QHC05', 'options.wire is not served by this version', jsonb_build_object('field', 'options.wire'), 'leave it out');
-  end if;
+  perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
   return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
@@ -6721,7 +6887,9 @@ declare
   v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
   v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
+  v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
   v_preferred jsonb := '[]'::jsonb;
+  v_wire jsonb;
 begin
   if v_with is not null then
     v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
@@ -6733,6 +6901,11 @@ begin
   end if;
   if v_required <> '[]' or v_preferred <> '[]' then
     v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
+  end if;
+  if v_blob is not null then
+    -- read like any placement: what normalise_placement would refuse, a blob must not bring in
+    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
+    v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
   end if;
   perform hwqueue.refuse_unserved(v_placement, p_field || '.placement');
   return v_placement;
@@ -7426,13 +7599,14 @@ declare
   v_class hwqueue.placement_class;
   v_priority smallint;
   v_deadline timestamptz;
+  v_asks boolean := p_changes ?| array['placement', 'wire'];
   v_placement jsonb;
   v_class_id bigint;
   v_at timestamptz;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_object(p_changes, array['placement', 'labels', 'priority', 'available_at', 'deadline'], 'changes');
+  perform hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at', 'deadline'], 'changes');
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_entry.lease_id is null then
@@ -7446,14 +7620,13 @@ begin
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
   v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
   v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
-  v_placement := case when p_changes ? 'placement' then hwqueue.normalise_placement(p_changes -> 'placement', 'changes.placement')
-                      else v_class.placement end;
-  perform hwqueue.refuse_unserved(v_placement, 'changes.placement');
+  v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end;
   v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
     v_placement, p_shard, v_class.patience), p_lease, p_shard);
   update hwqueue.lease l
-  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id
+  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
+      wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard);
 end
@@ -7589,6 +7762,78 @@ begin
     when v_lease.state = 'cancelled' then 'cancelled'
     when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
     else 'lost' end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) RETURNS bytea
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  v_text text := case when jsonb_typeof(p_value) = 'string' then p_value #>> '{}' end;
+begin
+  if p_value is null or jsonb_typeof(p_value) = 'null' then
+    return null;
+  elsif v_text ~ '^\\x([0-9A-Fa-f]{2})*$' then
+    return decode(substring(v_text from 3), 'hex');
+  elsif translate(v_text, E'\r\n', '') ~ '^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$' then
+    return decode(v_text, 'base64');
+  end if;
+  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', 'give hex with a leading \x, or base64 with its padding',
+                               'QHA01');
+  return null;
+end
+$_$;
+
+CREATE FUNCTION hwqueue.wire_contradiction(p_entries jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  with required as (
+    select e.ordinality, e.value ->> 'direction' as direction, e.value ->> 'target_type' as target_type, e.value ->> 'target' as target
+    from jsonb_array_elements(p_entries) with ordinality e where e.value ->> 'strength' = 'required'
+  )
+  select min(b.ordinality)::int from required a join required b on a.ordinality < b.ordinality and a.target_type = b.target_type
+  where case when a.target = b.target then a.direction <> b.direction
+    else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
+$$;
+
+CREATE FUNCTION hwqueue.wire_expr(p_entry jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case p_entry ->> 'target_type'
+      when 'node_id' then jsonb_build_object('node', jsonb_build_array((p_entry ->> 'target')::uuid))
+      when 'resource_id' then jsonb_build_object('resource', jsonb_build_array((p_entry ->> 'target')::uuid))
+      when 'rack_id' then jsonb_build_object('rack', jsonb_build_array(p_entry -> 'target'))
+      when 'lease_id' then jsonb_build_object('lease', (p_entry ->> 'target')::uuid, 'domain', 'node')
+      when 'service_id' then jsonb_build_object('service', (p_entry ->> 'target')::uuid)
+      when 'trust_domain' then jsonb_build_object('trust', p_entry -> 'target') end
+    || case p_entry ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end
+$$;
+
+CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1)
+$$;
+
+CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_gpu text := p_intent ->> 'gpu_exclusivity';
+  v_isolation jsonb := jsonb_strip_nulls(jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu', v_gpu));
+  v_required jsonb;
+  v_preferred jsonb;
+begin
+  select jsonb_agg(x.expr) filter (where x.strength = 'required'),
+         jsonb_agg(jsonb_build_object('weight', 100, 'when', jsonb_build_array(x.expr))) filter (where x.strength = 'preferred')
+  into v_required, v_preferred
+  from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
+        from jsonb_array_elements(p_intent -> 'affinity') e) x;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'require', hwqueue.normal_set(v_required),
+    'prefer', hwqueue.normal_set(v_preferred),
+    'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
+    'isolation', nullif(v_isolation, '{}')));
 end
 $$;
 
@@ -8309,6 +8554,8 @@ REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.kept_options() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -8491,6 +8738,14 @@ REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
@@ -8589,6 +8844,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p
 REVOKE ALL ON FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.regexp_danger(p_pattern text) FROM PUBLIC;
 
@@ -8759,6 +9016,16 @@ REVOKE ALL ON FUNCTION hwqueue.waits_until(p_class hwqueue.placement_class, p_no
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wire_contradiction(p_entries jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 

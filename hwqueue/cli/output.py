@@ -166,6 +166,8 @@ def _text(value: object) -> str:
             return "yes" if value else "no"
         case datetime():
             return value.isoformat(sep=" ", timespec="seconds")
+        case bytes():
+            return f"\\x{value.hex()}"
         case Mapping() | list() | tuple():
             return json.dumps(value, default=_plain)
         case _:
@@ -181,6 +183,8 @@ def _plain(value: object) -> Any:
             return value.total_seconds()
         case UUID() | Path():
             return str(value)
+        case bytes():
+            return f"\\x{value.hex()}"
         case Mapping():
             return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -122,13 +122,13 @@ def _plain_member(key: Any, value: Any, field: str) -> Any:
         return value
     if hasattr(value, "as_json"):
         return value.as_json()
+    if key == "wire" and isinstance(value, bytes):
+        return f"\\x{value.hex()}"
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, datetime):
-        return aware(value, f"{field}.{key}").isoformat()
-    return value
+    return aware(value, f"{field}.{key}").isoformat() if isinstance(value, datetime) else value
 
 
 def aware(value: datetime, field: str) -> datetime:

@@ -18,7 +18,9 @@ class SpawnOptions(TypedDict, total=False):
 
     lease_id: your own id; one that exists is an error. affinity_tags: node labels must contain
     them; ANDed with `placement`. affinity_with, anti_affinity_with: prefer that node, prefer any
-    other. priority: -32768..32767, higher runs first. labels: of the lease, text to text.
+    other. wire: a params blob, as bytes or as text (hex with a leading `\\x`, else base64), ANDed
+    with `placement`, too. priority: -32768..32767, higher runs first. labels: of the lease, text to
+    text.
     available_at or delay: not claimable before. deadline: not claimed by then, it fails.
     idempotency_key: unique per shard, tenant and queue; the same key with the same content gives
     the first lease. headers: carried along, not interpreted. notify: False lets workers find the
@@ -30,6 +32,7 @@ class SpawnOptions(TypedDict, total=False):
     affinity_tags: Mapping[str, Any] | None
     affinity_with: UUID | str | None
     anti_affinity_with: UUID | str | None
+    wire: bytes | str | None
     priority: int | None
     tenant: str | None
     service_id: UUID | str | None
@@ -46,9 +49,14 @@ class SpawnOptions(TypedDict, total=False):
 
 
 class LeaseChanges(TypedDict, total=False):
-    """What `update_lease` may change; None takes away (no placement, no labels, no deadline)."""
+    """What `update_lease` may change; None takes away (no placement, no labels, no deadline).
+
+    placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
+    them is given.
+    """
 
     placement: AsJson | Mapping[str, Any] | None
+    wire: bytes | str | None
     labels: Mapping[str, str] | None
     priority: int
     available_at: datetime
@@ -126,9 +134,14 @@ class LeaseSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease(LeaseSummary):
-    """All that is known about a lease. assignment: of the running claim."""
+    """All that is known about a lease.
+
+    assignment: of the running claim. wire: the params blob as it was sent; what it asks is in
+    `placement`.
+    """
 
     params: Json
     result: Json
     attempts: tuple[Attempt, ...]
     assignment: Assignment | None
+    wire: bytes | None

@@ -92,3 +92,7 @@ alter table hwqueue.queue add column patience interval not null default '2 secon
 drop function if exists hwqueue.normalise_expr(jsonb, text, int);
 drop function if exists hwqueue.normalise_exprs(jsonb, text, int, int);
 drop function if exists hwqueue.build_placement(jsonb, jsonb, jsonb);
+-- wire: the params blob of a lease as it was sent, for audit; what it asks is in the lease's class. Null costs a lease nothing.
+alter table hwqueue.lease add column wire bytea;
+alter type hwqueue.spawn_request add attribute wire bytea;
+drop function if exists hwqueue.get_lease(uuid, int);

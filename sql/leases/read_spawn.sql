@@ -41,12 +41,13 @@ as $$
     case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
     hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
     null,
-    coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true)
+    coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
+    case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end
   )::hwqueue.spawn_request
 $$;
 
 -- A spawn on its own.
--- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHC05, naming the field. Idempotent: yes.
+-- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHC05, QHW01, naming the field. Idempotent: yes.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamptz,
                                                      p_shard int) returns hwqueue.spawn_request
 language plpgsql volatile
@@ -54,7 +55,7 @@ as $$
 declare
   v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
 begin
-  if p_options is null or not p_options ?| hwqueue.own_options() then
+  if p_options is null or not p_options ?| hwqueue.kept_options() then
     -- null is written as a constant here, so that Postgres leaves out whatever reads options
     return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, null,
                               p_queue.max_params_bytes, p_now);

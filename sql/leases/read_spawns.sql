@@ -11,7 +11,7 @@ as $$
 $$;
 
 -- The class of a kind.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHC05, naming the field. Idempotent: yes.
+-- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHC05, QHW01, naming the field. Idempotent: yes.
 create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -24,7 +24,7 @@ end
 $$;
 
 -- A batch, read and checked, in its order. Most elements are of a few kinds: each kind is checked, and its class found, once.
--- Locks: none beyond new classes. Raises: QHA01, QHC03, QHC04, QHC05, naming the field, not the element. Idempotent: yes.
+-- Locks: none beyond new classes. Raises: QHA01, QHC03, QHC04, QHC05, QHW01, naming the field, not the element. Idempotent: yes.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz, p_shard int)
 returns hwqueue.spawn_request[]
 language plpgsql volatile
@@ -45,7 +45,7 @@ begin
                               e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-             case when i.value -> 'options' ?| hwqueue.own_options() then i.value -> 'options' end as options
+             case when i.value -> 'options' ?| hwqueue.kept_options() then i.value -> 'options' end as options
       from jsonb_array_elements(p_leases) with ordinality i
       offset 0) e  -- so that each value is taken out once, not wherever it is used
     order by e.ordinal);

@@ -7,6 +7,14 @@ as $$
                'headers', 'notify']
 $$;
 
+-- Options that read_spawn reads: a lease's own, and the params blob, which is kept as it was sent.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.kept_options() returns text[]
+language sql immutable parallel safe
+as $$
+  select hwqueue.own_options() || array['wire']
+$$;
+
 -- The options that make the class; what is no object stays as it is, for spawn_class to refuse.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
@@ -16,7 +24,7 @@ as $$
 $$;
 
 -- The class of a spawn, written if it is new. p_options is what class_options left.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHC05, naming the field. Idempotent: yes.
+-- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHC05, QHW01, naming the field. Idempotent: yes.
 create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -28,9 +36,7 @@ begin
   if p_options = '{}' then
     return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
   end if;
-  if hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options') ? 'wire' then
-    perform hwqueue.refuse('QHC05', 'options.wire is not served by this version', jsonb_build_object('field', 'options.wire'), 'leave it out');
-  end if;
+  perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
   return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience', 'options.patience'));

@@ -1,6 +1,6 @@
--- The placement that a spawn's options ask for: `placement` ANDed with the shorthands, in normal form.
+-- The placement that a spawn's options ask for: `placement` ANDed with the shorthands and the params blob, in normal form.
 -- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node / to be away from it.
--- Locks: none. Raises: QHC03, QHC04, QHC05. Idempotent: yes.
+-- Locks: none. Raises: QHA01, QHC03, QHC04, QHC05, QHW01. Idempotent: yes.
 create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -9,7 +9,9 @@ declare
   v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
   v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
+  v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
   v_preferred jsonb := '[]'::jsonb;
+  v_wire jsonb;
 begin
   if v_with is not null then
     v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
@@ -21,6 +23,11 @@ begin
   end if;
   if v_required <> '[]' or v_preferred <> '[]' then
     v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
+  end if;
+  if v_blob is not null then
+    -- read like any placement: what normalise_placement would refuse, a blob must not bring in
+    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
+    v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
   end if;
   perform hwqueue.refuse_unserved(v_placement, p_field || '.placement');
   return v_placement;

@@ -154,6 +154,8 @@ def test_json_of_what_the_queue_returns() -> None:
     assert json.loads(to_json([thing])) == [
         {"thing_id": str(uuid.UUID(int=1)), "at": "2026-01-02T03:04:00+00:00"}
     ]
+    assert json.loads(to_json({"wire": b"\x09\xff"})) == {"wire": "\\x09ff"}
+    assert "\\x09ff" in rows_printed([{"wire": b"\x09\xff"}], Options())
     with pytest.raises(TypeError, match="cannot write object"):
         to_json(object())
 

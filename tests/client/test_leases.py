@@ -200,3 +200,25 @@ async def test_dead_leases_are_requeued(client: AsyncClient, queue: str, node: N
     assert await client.requeue_failed(queue, since=now + hour) == 0
     assert await client.requeue_failed(queue, task="a", until=now + hour, limit=10) == 1
     assert await client.requeue_failed(queue) == 1
+
+
+async def test_a_params_blob_is_bytes_or_text(client: AsyncClient, queue: str) -> None:
+    blob = bytes.fromhex("0910000903010600040000002a")
+    for wire in (blob, f"\\x{blob.hex()}", "CRAACQMBBgAEAAAAKg=="):
+        spawned = await client.spawn_lease(queue, "t", wire=wire)
+        [batched] = await client.spawn_leases(queue, [LeaseSpec(task="t", options={"wire": wire})])
+        for lease_id in (spawned.lease_id, batched.lease_id):
+            lease = await client.get_lease(lease_id)
+            assert (lease.wire, lease.placement) == (blob, {"require": [{"rack": [42]}]})
+    await client.update_lease(spawned.lease_id, wire=blob * 2)
+    assert (await client.get_lease(spawned.lease_id)).wire == blob * 2
+    await client.update_lease(spawned.lease_id, wire=None)
+    lease = await client.get_lease(spawned.lease_id)
+    assert (lease.wire, lease.placement) == (None, {})
+    with pytest.raises(errors.WireInvalid) as caught:
+        await client.spawn_lease(queue, "t", wire=blob[:-1])
+    assert (caught.value.reason, caught.value.offset) == ("truncated_tlv_value", 2)
+    assert caught.value.field == "options.wire"
+    with pytest.raises(errors.BadArgument) as refused:
+        await client.spawn_lease(queue, "t", tenant=b"acme")  # type: ignore[arg-type]
+    assert refused.value.field == "options.tenant"

@@ -24,6 +24,7 @@ ONE = (
 )
 ALL = "select * from hwqueue.spawn_leases(p_queue => %s, p_leases => %s)"
 SPAWNED = Path(__file__).with_name("spawned.sql").read_bytes()
+WIRE = "\\x0910000903820600040000002a"  # rather not in rack 42
 CLASHES = {"QHT01", "QHL06"}  # refused because of another lease, not for what it is
 
 Values = st.SearchStrategy[Any]
@@ -54,10 +55,10 @@ OPTIONS: dict[str, Values] = {
     "idempotency_key": mostly(st.sampled_from([None, "k", "l"]), "", {}),
     "headers": mostly(st.sampled_from([None, {}, {"trace": "x"}]), "x", [1]),
     "notify": mostly(st.booleans(), "no"),
-    "wire": mostly(st.none(), "AA=="),
+    "wire": mostly(st.sampled_from([None, "", WIRE]), "AA==", "x", 7),
     "colour": st.just("blue"),
 }
-names = st.sets(mostly(st.sampled_from(sorted({*OPTIONS} - {"wire", "colour"})), "wire", "colour"))
+names = st.sets(mostly(st.sampled_from(sorted({*OPTIONS} - {"colour"})), "colour"))
 kinds = st.fixed_dictionaries(
     {"task": mostly(st.sampled_from(["a", "b"]), None, "", "a b", "x" * 201)},
     optional={

@@ -288,7 +288,6 @@ AWAY: Row = {"leases": {"labels": {"app": "web"}}, "domain": "rack", "away": Tru
 @pytest.mark.parametrize(
     ("field", "options"),
     [
-        ("wire", {"wire": "\\x0910"}),
         ("patience", {"patience": 2}),
         ("placement.tolerate", {"placement": {"tolerate": [{"key": "k", "op": "exists"}]}}),
         ("placement.spread", {"placement": {"spread": [AT_MOST_ONE]}}),

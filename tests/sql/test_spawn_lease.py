@@ -78,6 +78,7 @@ def test_options_that_are_null_are_not_given(api: Api) -> None:
     names = ["lease_id", "placement", "affinity_tags", "affinity_with", "anti_affinity_with"]
     names += ["priority", "tenant", "service_id", "labels", "available_at", "delay", "retry"]
     names += ["max_attempts", "claim_timeout", "deadline", "idempotency_key", "headers", "notify"]
+    names += ["wire"]
     plain, nulls = api.spawn(queue), api.spawn(queue, **dict.fromkeys(names))
     mine = {"lease_id"}
     assert {k: v for k, v in api.lease(plain).items() if k not in mine} == {

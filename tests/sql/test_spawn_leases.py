@@ -77,7 +77,8 @@ def test_one_element_at_fault_undoes_all(api: Api) -> None:
         ("QHA01", {"task": 7}, "task"),
         ("QHA01", item("a b"), "task"),
         ("QHC03", item(placement={"require": {}}), "options.placement.require"),
-        ("QHC05", item(wire="AA=="), "options.wire"),
+        ("QHW01", item(wire="AA=="), "options.wire"),
+        ("QHA01", item(wire="AA="), "options.wire"),
     ],
 )
 def test_the_element_at_fault_is_named(api: Api, code: str, element: Any, field: str) -> None:

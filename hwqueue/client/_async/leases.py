@@ -43,7 +43,7 @@ class AsyncLeases(AsyncCaller):
             **options: See `hwqueue.types.SpawnOptions`.
 
         Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, NotSupported,
-            IdempotencyMismatch, LeaseExists.
+            WireInvalid, IdempotencyMismatch, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
         return await self._row(
@@ -121,7 +121,7 @@ class AsyncLeases(AsyncCaller):
 
         Returns: Its state after the change.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished, BadArgument, PlacementInvalid,
-            PlacementContradictory, NotSupported.
+            PlacementContradictory, NotSupported, WireInvalid.
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """

@@ -44,7 +44,7 @@ class Leases(Caller):
             **options: See `hwqueue.types.SpawnOptions`.
 
         Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, NotSupported,
-            IdempotencyMismatch, LeaseExists.
+            WireInvalid, IdempotencyMismatch, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
         return self._row(
@@ -122,7 +122,7 @@ class Leases(Caller):
 
         Returns: Its state after the change.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished, BadArgument, PlacementInvalid,
-            PlacementContradictory, NotSupported.
+            PlacementContradictory, NotSupported, WireInvalid.
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """

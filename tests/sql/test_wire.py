@@ -1,0 +1,290 @@
+"""The spawn option `wire`: a blob is ANDed with what else is asked, and kept as it was sent."""
+
+from base64 import b64encode, encodebytes
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hwqueue.wire import (
+    Affinity,
+    Category,
+    CpuIsolation,
+    Direction,
+    GpuExclusivity,
+    Strength,
+    TargetType,
+    WireIntent,
+    encode,
+)
+from tests.sql.api import TASK, Api, Row, refusing
+
+ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
+OTHER = UUID(int=7)
+
+
+def entry(kind: TargetType, target: UUID | int | str, *, away: bool = False) -> Affinity:
+    """A required entry."""
+    categories = {
+        TargetType.LEASE: Category.STATE,
+        TargetType.RESOURCE: Category.RESOURCE,
+        TargetType.TRUST_DOMAIN: Category.TRUST,
+    }
+    category = categories.get(kind, Category.TOPOLOGY)
+    direction = Direction.AWAY if away else Direction.TOWARD
+    return Affinity(category, Strength.REQUIRED, direction, kind, target)
+
+
+def asking(*entries: Affinity, **classes: Any) -> bytes:
+    """A blob of required entries."""
+    return encode(WireIntent(affinity=entries, **classes))
+
+
+def text(blob: bytes) -> str:
+    """The blob as the option takes it."""
+    return f"\\x{blob.hex()}"
+
+
+RACK_42 = asking(entry(TargetType.RACK, 42))
+IN_RACK_42 = {"require": [{"rack": [42]}]}
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [text(RACK_42), text(RACK_42).upper().replace("X", "x"), b64encode(RACK_42).decode()],
+)
+def test_hex_or_base64(api: Api, wire: str) -> None:
+    lease = api.lease(api.spawn(api.queue(), wire=wire))
+    assert (lease["placement"], lease["wire"]) == (IN_RACK_42, RACK_42)
+
+
+def test_base64_in_lines(api: Api) -> None:
+    """As Postgres itself writes it."""
+    blob = RACK_42 * 10
+    wire = encodebytes(blob).decode()
+    assert wire.count("\n") > 1
+    lease = api.lease(api.spawn(api.queue(), wire=wire))
+    assert (lease["placement"], lease["wire"]) == (IN_RACK_42, blob)
+
+
+@pytest.mark.parametrize("wire", ["\\x", ""])
+def test_an_empty_blob_asks_nothing(api: Api, wire: str) -> None:
+    lease = api.lease(api.spawn(api.queue(), wire=wire))
+    assert (lease["placement"], lease["wire"]) == ({}, b"")
+
+
+def test_most_leases_have_none(api: Api) -> None:
+    queue = api.queue()
+    assert api.lease(api.spawn(queue))["wire"] is None
+    assert api.lease(api.spawn(queue, wire=None, priority=1))["wire"] is None
+
+
+@pytest.mark.parametrize(
+    "wire", ["0910", "\\x091", "\\x0g", "\\x 00", "AA=", "A", "A-_/", " AA==", "é", 7, {}, [], True]
+)
+def test_what_is_no_text_of_a_blob(api: Api, wire: Any) -> None:
+    if wire == "0910":  # base64, of another blob than was meant
+        refusal = api.refused(
+            "QHW01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire}
+        )
+        assert refusal.detail["reason"] == "truncated_tlv_header"
+        return
+    refusal = api.refused(
+        "QHA01", "spawn_lease", queue=api.queue(), task=TASK, options={"wire": wire}
+    )
+    assert refusal.field == "options.wire"
+
+
+def test_a_bad_blob(api: Api) -> None:
+    options = {"wire": text(RACK_42 + b"\x09\x02\x00\x01\x03"), "priority": 1}
+    refusal = api.refused("QHW01", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.detail == {
+        "field": "options.wire",
+        "reason": "unknown_class",
+        "offset": len(RACK_42) + 4,
+        "class": "0x03",
+    }
+
+
+def same_class(api: Api, one: UUID, other: UUID) -> bool:
+    """Whether two leases are of one class."""
+    found = api.conn.execute(
+        "select count(distinct class_id) from hwqueue.lease where lease_id = any(%s)",
+        [[one, other]],
+    ).fetchone()
+    return found == (1,)
+
+
+NODE = entry(TargetType.NODE, ID)
+SAID_TWICE = [
+    (asking(NODE), {"require": [{"node": str(ID)}]}),
+    (asking(entry(TargetType.NODE, ID, away=True)), {"require": [{"node": str(ID), "away": True}]}),
+    (asking(entry(TargetType.RESOURCE, ID)), {"require": [{"resource": str(ID)}]}),
+    (RACK_42, {"require": [{"rack": 42}]}),
+    (RACK_42 + b"\x77\x77\x00\x01\xff", {"require": [{"rack": 42}]}),
+    (
+        encode(
+            WireIntent(
+                affinity=tuple(
+                    Affinity(category, Strength.PREFERRED, Direction.TOWARD, TargetType.NODE, ID)
+                    for category in (Category.RESOURCE, Category.STATE)
+                )
+            )
+        ),
+        {"prefer": [{"weight": 100, "when": {"node": str(ID)}}]},
+    ),
+    (asking(entry(TargetType.LEASE, ID)), {"require": [{"lease": str(ID), "domain": "node"}]}),
+    (
+        asking(entry(TargetType.SERVICE, ID, away=True)),
+        {"require": [{"service": str(ID), "away": True}]},
+    ),
+    (asking(entry(TargetType.TRUST_DOMAIN, "tee")), {"require": [{"trust": "tee"}]}),
+    (asking(cpu_isolation=CpuIsolation.BEST_EFFORT), {"isolation": {"cpu": "best_effort"}}),
+    (asking(gpu_exclusivity=GpuExclusivity.SHARED), {"isolation": {"gpu": "shared"}}),
+]
+
+
+def served(api: Api, options: Row) -> None:
+    """Skip the test where this version refuses a part of the grammar."""
+    with api.conn.transaction(force_rollback=True):
+        try:
+            api.spawn(api.queue(), **options)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != "QHC05":
+                raise
+            pytest.skip("this part of the grammar is not served yet")
+
+
+@pytest.mark.parametrize(("blob", "placement"), SAID_TWICE)
+def test_one_class_with_the_placement_that_says_the_same(
+    api: Api, blob: bytes, placement: Row
+) -> None:
+    queue = api.queue()
+    served(api, {"placement": placement})
+    spelled, wired = api.spawn(queue, placement=placement), api.spawn(queue, wire=text(blob))
+    assert api.lease(spelled)["placement"] == api.lease(wired)["placement"]
+    assert same_class(api, spelled, wired)
+    assert api.lease(wired)["wire"] == blob
+
+
+def test_it_is_anded_with_placement_and_shorthands(api: Api) -> None:
+    lease = api.spawn(
+        api.queue(),
+        wire=text(RACK_42),
+        placement={"require": [{"rack": [42, 43]}], "resources": {"cpu_milli": 5}},
+        affinity_tags={"gpu": True},
+    )
+    assert api.lease(lease)["placement"] == {
+        "require": [
+            {"label": "gpu", "op": "in", "values": [True]},
+            {"rack": [42, 43]},
+            {"rack": [42]},
+        ],
+        "resources": {"cpu_milli": 5},
+    }
+
+
+def test_a_contradiction_with_the_placement(api: Api) -> None:
+    options = {"wire": text(RACK_42), "placement": {"require": [{"rack": 42, "away": True}]}}
+    refusal = api.refused("QHC04", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.field == "options"
+
+
+def test_resources_of_the_placement_count_for_a_gpu_class(api: Api) -> None:
+    wire = text(asking(gpu_exclusivity=GpuExclusivity.DEVICE_EXCLUSIVE))
+    served(api, {"wire": wire})
+    lease = api.spawn(api.queue(), wire=wire, placement={"resources": {"gpu": 2}})
+    assert api.lease(lease)["placement"]["resources"] == {"gpu": 2}
+    lease = api.spawn(api.queue(), wire=wire, placement={"resources": {"cpu_milli": 2}})
+    assert api.lease(lease)["placement"]["resources"] == {"cpu_milli": 2, "gpu": 1}
+    with refusing("QHC04"):
+        api.spawn(api.queue(), wire=wire, placement={"resources": {"gpu_milli": 500}})
+
+
+def test_two_isolation_classes(api: Api) -> None:
+    wire = text(asking(cpu_isolation=CpuIsolation.WHOLE_CORE))
+    served(api, {"wire": wire})
+    same = {"isolation": {"cpu": "whole_core"}}
+    assert api.lease(api.spawn(api.queue(), wire=wire, placement=same))["placement"] == same
+    options = {"wire": wire, "placement": {"isolation": {"cpu": "best_effort"}}}
+    refusal = api.refused("QHC04", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.detail["class"] in ("whole_core", "best_effort")
+
+
+def test_nodes_are_held_to_it(api: Api) -> None:
+    queue = api.queue()
+    lease = api.spawn(queue, wire=text(RACK_42))
+    assert api.claimed(api.node(rack=41), queue) == []
+    assert api.claimed(api.node(rack=42), queue) == [lease]
+
+
+def test_in_a_batch(api: Api) -> None:
+    queue = api.queue()
+    items = [{"task": TASK, "options": {"wire": text(blob)}} for blob in (RACK_42, b"", RACK_42)]
+    rows = api.rows("spawn_leases", queue=queue, leases=[*items, {"task": TASK}])
+    kept = [api.lease(row["lease_id"]) for row in rows]
+    assert [lease["wire"] for lease in kept] == [RACK_42, b"", RACK_42, None]
+    assert [lease["placement"] for lease in kept] == [IN_RACK_42, {}, IN_RACK_42, {}]
+    refusal = api.refused("QHW01", "spawn_leases", queue=queue, leases=[*items, item_of("\\x09")])
+    assert (refusal.field, refusal.detail["index"]) == ("options.wire", 3)
+
+
+def item_of(wire: str) -> Row:
+    """An element of a batch."""
+    return {"task": TASK, "options": {"wire": wire, "priority": 1}}
+
+
+def test_the_same_key_with_the_same_meaning(api: Api) -> None:
+    """It is the placement that counts, not the bytes."""
+    queue = api.queue()
+    first = api.spawn(queue, wire=text(RACK_42), idempotency_key="k")
+    assert api.spawn(queue, placement={"require": [{"rack": 42}]}, idempotency_key="k") == first
+    assert api.spawn(queue, wire=text(RACK_42 * 2), idempotency_key="k") == first
+    assert api.lease(first)["wire"] == RACK_42
+    with refusing("QHT01"):
+        api.spawn(queue, wire="\\x", idempotency_key="k")
+
+
+def test_adopted(api: Api) -> None:
+    node = api.node()
+    row = api.row(
+        "adopt_lease",
+        queue=api.queue(),
+        node=node.node_id,
+        task=TASK,
+        options={"wire": text(RACK_42)},
+    )
+    lease = api.lease(row["lease_id"])
+    assert (lease["placement"], lease["wire"]) == (IN_RACK_42, RACK_42)
+
+
+def test_updated(api: Api) -> None:
+    """placement and wire together replace what was asked."""
+    queue = api.queue()
+    lease = api.spawn(queue, placement={"resources": {"cpu_milli": 5}})
+
+    def change(**changes: Any) -> tuple[Any, Any]:
+        api.rows("update_lease", lease=lease, changes=changes)
+        now = api.lease(lease)
+        return now["placement"], now["wire"]
+
+    assert change(wire=text(RACK_42)) == (IN_RACK_42, RACK_42)
+    assert change(priority=3) == (IN_RACK_42, RACK_42)
+    both = change(wire=text(RACK_42), placement={"resources": {"cpu_milli": 1}})
+    assert both == (IN_RACK_42 | {"resources": {"cpu_milli": 1}}, RACK_42)
+    assert change(placement={}) == ({}, None)
+    change(wire=text(RACK_42))
+    assert change(wire=None) == ({}, None)
+    refusal = api.refused("QHW01", "update_lease", lease=lease, changes={"wire": "\\x00"})
+    assert refusal.field == "changes.wire"
+    refusal = api.refused("QHA01", "update_lease", lease=lease, changes={"wire": 5})
+    assert refusal.field == "changes.wire"
+
+
+def test_a_placement_that_was_read_can_be_sent_again(api: Api) -> None:
+    """The normal form is its own."""
+    queue = api.queue()
+    blob = asking(entry(TargetType.RESOURCE, ID), entry(TargetType.RESOURCE, OTHER), NODE)
+    lease = api.spawn(queue, wire=text(blob))
+    again = api.spawn(queue, placement=api.lease(lease)["placement"])
+    assert same_class(api, lease, again)
