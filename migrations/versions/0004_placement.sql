@@ -96,3 +96,13 @@ drop function if exists hwqueue.build_placement(jsonb, jsonb, jsonb);
 alter table hwqueue.lease add column wire bytea;
 alter type hwqueue.spawn_request add attribute wire bytea;
 drop function if exists hwqueue.get_lease(uuid, int);
+
+-- What was judged before goes on to hold; leases that prefer something are checked at each claim from now on.
+update hwqueue.profile_eligibility e set is_checked = true
+from hwqueue.placement_class c where c.shard_id = e.shard_id and c.class_id = e.class_id and c.preferred <> '[]';
+update hwqueue.node_eligibility e set is_checked = true
+from hwqueue.placement_class c where c.shard_id = e.shard_id and c.class_id = e.class_id and c.preferred <> '[]';
+update hwqueue.profile_queue s
+set checked = array(
+  select e.class_id from hwqueue.profile_eligibility e
+  where e.shard_id = s.shard_id and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked limit 201);
