@@ -1,6 +1,7 @@
 """The deviations file, and the conditions that its rules name."""
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 
 from tests.cases import nomad
 from tests.cases.model import Case
+from tests.cases.run import oracle_facts
+from tests.cases.translate import translate
+from tests.oracle.cluster import names, place_of
 from tests.oracle.values import NUMBER_TEXT
 
 FILE = Path(__file__).parent / "deviations.toml"
@@ -72,15 +76,33 @@ def _has_refused_pattern(case: Case) -> bool:
     )
 
 
-def _running_has_wishes(case: Case) -> bool:
+def _is_wished_for(case: Case) -> bool:
+    lease, _, cluster = oracle_facts(case, translate(case))
     return "score:lease_affinity" in case.stages and any(
-        lease.get("lease_affinity") or lease.get("lease_anti_affinity") for lease in case.running
+        names(term, claim.lease, lease)
+        for claim in cluster.running
+        for term in _wishes(claim.lease.placement)
     )
 
 
+def _wishes(placement: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from (item["when"] for item in placement.get("prefer", []))
+    yield from (term for term in placement.get("require", []) if not term.get("away"))
+
+
 def _is_met_more_than_once(case: Case) -> bool:
-    counting = {"score:lease_affinity", "score:nomad_job_anti_affinity"}
-    return bool(counting & set(case.stages)) and len(case.running) > 1
+    lease, _, cluster = oracle_facts(case, translate(case))
+    return any(
+        count > 1
+        for item in lease.placement.get("prefer", [])
+        if "leases" in item["when"]
+        for place, count in Counter(
+            place_of(item["when"], lease, cluster.nodes[claim.node_id], cluster)
+            for claim in cluster.running
+            if names(item["when"], lease, claim.lease)
+        ).items()
+        if place is not None
+    )
 
 
 def _leaving_is_wanted(case: Case) -> bool:
@@ -132,7 +154,7 @@ RULES: Mapping[str, Callable[[Case], bool]] = {
     "a label with a fraction is ordered": _orders_fractions,
     "unequal though both sides are missing": _lacks_both_sides,
     "a pattern beyond the limits": _has_refused_pattern,
-    "what running leases prefer scores": _running_has_wishes,
+    "what running leases prefer scores": _is_wished_for,
     "a preference counts how many leases meet it": _is_met_more_than_once,
     "a lease asked to stop is wanted": _leaving_is_wanted,
     "a member of the group runs outside of the domains": _runs_outside_of_the_domains,

@@ -28,7 +28,7 @@ def distinct_property(case: Case) -> dict[str, list[Any]]:
         "spread": [
             {
                 "domain": f"label:{rule['key']}",
-                "max_per_domain": int(rule.get("limit") or 1),
+                "max_per_domain": _limit(rule.get("limit")),
                 "select": _selected(case, rule.get("scope")),
             }
             for rule in case.lease.get("distinct_property") or []
@@ -68,6 +68,12 @@ def penalty(case: Case) -> dict[str, list[Any]]:
     """Rather not on a node where it has failed."""
     nodes = [str(node_id(name)) for name in case.lease.get("penalty_nodes") or []]
     return {"prefer": [{"weight": -_WEIGHT, "when": {"node": nodes}}] if nodes else []}
+
+
+def _limit(given: Any) -> Any:
+    """The limit, 1 unless given; what spells no number goes to the queue as it is."""
+    text = "1" if given in (None, "") else str(given)
+    return int(text) if text.isdecimal() else text
 
 
 def _selected(case: Case, scope: str | None) -> dict[str, Any]:

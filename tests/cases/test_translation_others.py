@@ -174,6 +174,13 @@ def test_the_limit_of_distinct_property() -> None:
     assert run.ask_oracle(case, translate(case)).feasible == {"n1"}
     case = made("distinct_property", lease, nodes=nodes, running=running * 2)
     assert run.ask_oracle(case, translate(case)).feasible == set()
+    for limit, translated in ((None, 1), ("", 1), ("3", 3), (0, 0), ("many", "many")):
+        lease = {"job": "j", "distinct_property": [{"key": "rack", "limit": limit}]}
+        case = made("distinct_property", lease)
+        [spread] = translate(case).placement["spread"]
+        assert spread["max_per_domain"] == translated
+        refused = run.ask_oracle(case, translate(case)).refused
+        assert (refused == run.PLACEMENT_INVALID) == (translated in (0, "many"))
 
 
 def test_penalty_nodes_and_job_anti_affinity_add_up() -> None:

@@ -17,6 +17,9 @@ def check_placement(placement: Mapping[str, Any]) -> None:
         check(terms)
     for spread in placement.get("spread", []):
         check_selector(spread["select"])
+        limit = spread.get("max_per_domain", spread.get("max_skew", 1))
+        if not isinstance(limit, int) or limit < 1:
+            raise RefusedError(f"a limit of {limit} leases")
     for toleration in placement.get("tolerate", []):
         if "key" not in toleration and toleration.get("op", "equal") != "exists":
             raise RefusedError("a toleration without a key needs exists")
