@@ -22,9 +22,10 @@ class SpawnOptions(TypedDict, total=False):
     with `placement`, too. priority: -32768..32767, higher runs first. labels: of the lease, text to
     text.
     available_at or delay: not claimable before. deadline: not claimed by then, it fails.
-    idempotency_key: unique per shard, tenant and queue; the same key with the same content gives
-    the first lease. headers: carried along, not interpreted. notify: False lets workers find the
-    lease when they next poll.
+    patience: how long it waits for a better node, at most; else the queue's. idempotency_key:
+    unique per shard, tenant and queue; the same key with the same content gives the first lease.
+    headers: carried along, not interpreted. notify: False lets workers find the lease when they
+    next poll.
     """
 
     lease_id: UUID | str | None
@@ -43,6 +44,7 @@ class SpawnOptions(TypedDict, total=False):
     retry: RetryPolicy | Mapping[str, Any] | None
     claim_timeout: timedelta | None
     deadline: datetime | None
+    patience: timedelta | None
     idempotency_key: str | None
     headers: Mapping[str, Any] | None
     notify: bool | None

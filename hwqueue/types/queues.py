@@ -40,16 +40,18 @@ class QueuePolicy:
     """How a queue treats its leases; what is None is left as it is, or at its default.
 
     claim_timeout: a claim without heartbeat ends after it. heartbeat_interval: how often workers
-    beat; a quarter of the timeout. poll_interval: how often idle workers ask. ageing_step: waiting
-    this long is worth one priority; zero: off. notify: whether spawns wake workers. reap_grace:
-    added to expired claims. max_params_bytes, max_result_bytes: of the JSON text. window, probe:
-    how far a claim looks. weights: of the score, keys affinity, fit, spread. retain_completed,
-    retain_failed: how long finished leases are kept.
+    beat; a quarter of the timeout. poll_interval: how often idle workers ask. patience: how long
+    a lease waits for a better node, at most; zero: not at all. ageing_step: waiting this long is
+    worth one priority; zero: off. notify: whether spawns wake workers. reap_grace: added to expired
+    claims. max_params_bytes, max_result_bytes: of the JSON text. window, probe: how far a claim
+    looks. weights: of the score, keys affinity, fit, spread. retain_completed, retain_failed: how
+    long finished leases are kept.
     """
 
     claim_timeout: timedelta | None = None
     heartbeat_interval: timedelta | None = None
     poll_interval: timedelta | None = None
+    patience: timedelta | None = None
     max_attempts: int | None = None
     retry: RetryPolicy | Mapping[str, Any] | None = None
     ageing_step: timedelta | None = None
@@ -70,6 +72,7 @@ class QueuePolicy:
             claim_timeout=seconds(self.claim_timeout),
             heartbeat_interval=seconds(self.heartbeat_interval),
             poll_interval=seconds(self.poll_interval),
+            patience=seconds(self.patience),
             max_attempts=self.max_attempts,
             retry=retry,
             ageing_step=seconds(self.ageing_step),
