@@ -63,6 +63,12 @@ grant execute on function
   hwqueue.uncordon_node(uuid, int),
   hwqueue.drain_node(uuid, interval, int),
   hwqueue.deregister_node(uuid, int),
+  hwqueue.taint_node(uuid, jsonb, int),
+  hwqueue.untaint_node(uuid, text, text, int),
+  hwqueue.attest_node(uuid, text, timestamptz, int),
+  hwqueue.revoke_attestation(uuid, text, int),
+  hwqueue.set_service_policy(uuid, jsonb, int),
+  hwqueue.service_policy(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, int)

@@ -26,7 +26,7 @@ begin
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
       limit 1000
     ) c
-    cross join lateral (select hwqueue.class_reasons(c, v_node, v_load) #>> '{0,code}' as code) w
+    cross join lateral (select hwqueue.class_reasons(c, v_node, v_load, v_now) #>> '{0,code}' as code) w
     where w.code is not null
     group by w.code
   ) r;

@@ -6,12 +6,15 @@ as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit $$;
 
 -- The classes of these queues that a node may run and has room for now, best score first:
 -- sum of weight x term (design 5.2), affinity -100..100 and fit 0..100.
--- p_extra: classes judged but not remembered, [{"class_id", "affinity"}].
+-- p_extra: classes judged but not remembered, [{"class_id", "affinity"}]. Attestations expire, so classes that mention trust domains
+-- are asked again.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[],
-                                                   p_extra jsonb, p_shard int, out classes bigint[], out scores double precision[])
+                                                   p_extra jsonb, p_now timestamptz, p_shard int, out classes bigint[], out scores double precision[])
 language plpgsql stable
 as $$
+declare
+  v_attested text[] := hwqueue.attested_at(p_node, p_now);
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
          coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}')
@@ -23,7 +26,7 @@ begin
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom
+      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, '{}'::text[]
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       where c.queue_id = q.queue_id
@@ -33,6 +36,7 @@ begin
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
+      and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end
 $$;

@@ -26,7 +26,8 @@ begin
   return query
     select n.node_id, n.name, w.reasons = '[]',
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
+             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, v_class.tolerate,
+                                    hwqueue.node_taints(n)),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load))),
            w.reasons
@@ -34,7 +35,7 @@ begin
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, u.load)
+      select hwqueue.class_reasons(v_class, n, u.load, v_now)
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',

@@ -1,13 +1,21 @@
 -- How well a node suits a class's preferences: 100 x matched signed sum / sum of absolute weights, -100..100; 0 without any.
--- (Nomad's affinity score, in percent.)
+-- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more preference, not to be there,
+-- that weighs as much as all of the class's own together: the more of them, the lower.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[])
-returns double precision
+create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+                                                  p_tolerate jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
-  select coalesce(
-    100 * sum((p.value ->> 'weight')::double precision)
-            filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources))
-        / sum(abs((p.value ->> 'weight')::double precision)), 0)
-  from jsonb_array_elements(p_preferred) p
+  select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
+  from (
+    select coalesce(
+      100 * sum((p.value ->> 'weight')::double precision)
+              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources))
+          / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
+    from jsonb_array_elements(p_preferred) p
+  ) a
+  cross join (
+    select case when p_taints = '[]' then 0
+                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule'])) end as taints
+  ) s
 $$;

@@ -9,16 +9,18 @@ as $$
       when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
       else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
+    when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
+    when 'trust_not_attested' then format('nobody attests the node for %s', p_predicate -> 'trust')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
 $$;
 
 -- Why a node may not run leases of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
--- Built from the functions that claims decide with (expr_reason, lacking), so the two cannot disagree.
+-- Built from the functions that claims decide with (expr_reason, barring_taints, lacking), so the two cannot disagree.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load)
-returns jsonb
+create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
+                                                 p_now timestamptz) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(r.reason), '[]')
@@ -27,8 +29,13 @@ as $$
                               'predicate', e.value) as reason
     from jsonb_array_elements(p_class.required) e
     cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids) as code) u
+      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
+                                 hwqueue.attested_at(p_node, p_now)) as code) u
     where u.code is not null
+    union all
+    select jsonb_build_object('code', 'untolerated_taint', 'permanent', true,
+      'message', hwqueue.reason_message('untolerated_taint', t.value, '{}'), 'predicate', t.value)
+    from jsonb_array_elements(hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate)) t
     union all
     select jsonb_build_object('code', 'insufficient_capacity',
       'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
