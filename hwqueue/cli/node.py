@@ -6,7 +6,7 @@ from uuid import uuid4
 import typer
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.inputs import find_node, identifier, json_object, span
+from hwqueue.cli.inputs import find_node, identifier, json_object, moment, span, taint_of
 from hwqueue.cli.output import say, show_one, show_rows
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
@@ -16,6 +16,7 @@ from hwqueue.worker.settings import WorkerSettings
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
 
 NodeName = Annotated[str, typer.Argument(help="Name or id of the node.", show_default=False)]
+Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_default=False)]
 
 
 @app.command("list", epilog="Example: hwqueue node list --json")
@@ -106,6 +107,66 @@ def deregister(ctx: typer.Context, node: NodeName) -> None:
     with Client(connection_string(ctx), pool_size=1) as client:
         client.deregister_node(find_node(client, node).node_id)
     say(ctx, f"{node} is gone")
+
+
+@app.command(epilog="Example: hwqueue node taint gpu-box-1 dedicated=film:no_schedule")
+def taint(
+    ctx: typer.Context,
+    node: NodeName,
+    taint: Annotated[
+        str,
+        typer.Argument(
+            help="KEY=VALUE:EFFECT or KEY:EFFECT; no_schedule, prefer_no_schedule or no_execute.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Keep leases off a node that do not tolerate the taint; no_execute stops what runs, too."""
+    content = taint_of(taint, "TAINT")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.taint_node(find_node(client, node).node_id, content)
+    say(ctx, f"{node} is tainted {taint}; take it off with: hwqueue node untaint {node} KEY")
+
+
+@app.command(epilog="Example: hwqueue node untaint gpu-box-1 dedicated")
+def untaint(
+    ctx: typer.Context,
+    node: NodeName,
+    key: Annotated[str, typer.Argument(help="Key of the taint.", show_default=False)],
+    effect: Annotated[
+        str | None, typer.Option(help="Only the taint with this effect.", show_default=False)
+    ] = None,
+) -> None:
+    """Take an operator's taints off a node; those it registered with stay."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        gone = client.untaint_node(find_node(client, node).node_id, key, effect=effect)
+    say(ctx, f"{gone} taints of {node} are gone")
+
+
+@app.command(
+    epilog="Example: hwqueue node attest gpu-box-1 acme.prod --expires-at 2030-01-31T17:00:00Z"
+)
+def attest(
+    ctx: typer.Context,
+    node: NodeName,
+    domain: Domain,
+    expires_at: Annotated[
+        str | None, typer.Option(help="When it ends; never if left out.", show_default=False)
+    ] = None,
+) -> None:
+    """Vouch that a node belongs to a trust domain, which leases may require."""
+    until = moment(expires_at, "--expires-at")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.attest_node(find_node(client, node).node_id, domain, expires_at=until)
+    say(ctx, f"{node} is trusted for {domain}")
+
+
+@app.command(epilog="Example: hwqueue node revoke gpu-box-1 acme.prod")
+def revoke(ctx: typer.Context, node: NodeName, domain: Domain) -> None:
+    """End an attestation; running leases that need it are asked to stop at once."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        was_there = client.revoke_attestation(find_node(client, node).node_id, domain)
+    say(ctx, f"{node} is {'no longer' if was_there else 'not'} trusted for {domain}")
 
 
 def _spec(name: str, tags: str, capacity: str, gpus: list[str], rack: int | None) -> dict[str, Any]:
