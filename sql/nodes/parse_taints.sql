@@ -5,7 +5,7 @@ language plpgsql immutable
 as $$
 declare
   v_taint jsonb := hwqueue.check_object(p_taint, array['key', 'value', 'effect'], p_field);
-  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 20);
+  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 60);
 begin
   v_taint := jsonb_strip_nulls(jsonb_build_object(
     'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
@@ -14,12 +14,23 @@ begin
   if not v_taint ? 'key' then
     perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field), jsonb_build_object('field', p_field || '.key'),
       'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
-  elsif (v_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
-    perform hwqueue.refuse('QHA01', format('%s.effect must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
-        coalesce(to_json(v_effect)::text, 'nothing')),
-      jsonb_build_object('field', p_field || '.effect'), 'no_execute also asks what runs there to stop');
   end if;
+  perform hwqueue.check_taint_effect(v_effect, p_field || '.effect');
   return v_taint;
+end
+$$;
+
+-- Refuses what is no effect of a taint.
+-- Locks: none. Raises: QHA01. Idempotent: yes.
+create or replace function hwqueue.check_taint_effect(p_effect text, p_field text) returns void
+language plpgsql immutable
+as $$
+begin
+  if (p_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
+    perform hwqueue.refuse('QHA01', format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
+        coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
+      jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
+  end if;
 end
 $$;
 

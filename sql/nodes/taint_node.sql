@@ -24,7 +24,7 @@ begin
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
   elsif p_effect is not null then
-    perform hwqueue.parse_taint(jsonb_build_object('key', 'any', 'effect', p_effect), 'p_taint');
+    perform hwqueue.check_taint_effect(p_effect, 'p_effect');
   end if;
   return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect, p_shard);
 end
