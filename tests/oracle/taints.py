@@ -1,4 +1,4 @@
-"""Taints and tolerations, by the rules of Kubernetes: what may come, how it scores, what must go."""
+"""Taints and tolerations, by the rules of Kubernetes: what may come and what must go."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ Items = list[dict[str, Any]]
 # Few keys and values, so that they meet; values that are nearly integers.
 KEYS = ("a", "b")
 EFFECTS = ("no_schedule", "prefer_no_schedule", "no_execute")
-VALUES = ("", "x", "5", "7", "-7", "05", "+5", "-0", "5.0", str(2**63), str(2**63 - 1), "٥")
+VALUES = ("", "x", "5", "7", "-7", "05", "+5", "-0", "5.0", str(2**63), str(2**63 - 1), "\u0665")
 BOUNDS = ("5", "-7", "0", str(-(2**63)), str(2**63 - 1))
 
 keys = st.sampled_from(KEYS)
@@ -102,18 +102,14 @@ def test_what_may_come_and_how_it_scores(
             assert row["score"] == pytest.approx(softened(affinity, tolerate, union))
 
 
-@given(before=taints, own=taints, operators=taints, tolerate=tolerations)
+@given(edits=st.tuples(taints, taints, taints), tolerate=tolerations)
 def test_what_must_go_and_when(
-    conn: psycopg.Connection,
-    clock: Clock,
-    before: Items,
-    own: Items,
-    operators: Items,
-    tolerate: Items,
+    conn: psycopg.Connection, clock: Clock, edits: tuple[Items, Items, Items], tolerate: Items
 ) -> None:
     """After any edits it is as if only the taints that are there now had ever been put there."""
     clock.freeze()
     api = Api(conn)
+    before, own, operators = edits
     with one_node(api) as (queue, node):
         lease = spawn_placed(api, queue, tolerate=tolerate)
         [claim] = api.claim(node, queue)

@@ -193,9 +193,9 @@ def test_a_worker_neither_trusts_nor_untaints_itself(api: Api, conn: psycopg.Con
         ):
             with refusing(DENIED):
                 api.rows(function, node=node.node_id, **more)
-        for trick in ({"operator_taints": []}, {"attested": ["d"]}, {"trust": ["d"]}):
+        for trick in ("operator_taints", "attested", "trust"):
             with refusing("QHA01"):
-                api.node(node.node_id, name=node.name, **trick)
+                api.node(node.node_id, name=node.name, **{trick: ["d"]})
         api.node(node.node_id, name=node.name, taints=[])
     with acting_as(conn, OPERATOR):
         assert [t["by"] for t in api.used(node)["taints"]] == ["operator"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.sql.api import Api
 
-NOTHING = {"failure_domain": None, "anti_affinity_services": []}
+NOTHING: dict[str, Any] = {"failure_domain": None, "anti_affinity_services": []}
 OTHERS = sorted(str(uuid4()) for _ in range(3))
 
 
