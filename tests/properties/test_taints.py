@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.oracle.taints import Stay, may_come, softened, stay
+from tests.oracle.taints import Stay, matches, may_come, softened, stay
 from tests.sql.api import Api, Node
 from tests.sql.placed import codes, spawn_placed, stop, verdict
 
@@ -80,6 +81,30 @@ def taint(api: Api, node: Node, own: Items, operators: Items) -> None:
     api.node(node.node_id, name=node.name, taints=own)
     for each in operators:
         api.rows("taint_node", node=node.node_id, taint=each)
+
+
+def test_every_toleration_with_every_taint(conn: psycopg.Connection) -> None:
+    """All pairs of them, so that no operator is missed on any value that is nearly an integer."""
+    either = [None, *KEYS]
+    asked = [
+        written({"key": key, "op": op, "value": value, "effect": effect})
+        for key, effect in product(either, [None, *EFFECTS])
+        for op, value in [
+            ("exists", ""),
+            *(("equal", value) for value in VALUES if key),
+            *((op, bound) for op in ("gt", "lt") for bound in BOUNDS if key),
+        ]
+    ]
+    there = [
+        written({"key": key, "value": value, "effect": effect})
+        for key, value, effect in product(KEYS, VALUES, EFFECTS)
+    ]
+    rows = conn.execute(
+        "select l, t, hwqueue.tolerates(l, t) from unnest(%s::jsonb[]) l, unnest(%s::jsonb[]) t",
+        [list(map(Jsonb, asked)), list(map(Jsonb, there))],
+    ).fetchall()
+    assert [row for row in rows if matches(row[0], row[1]) != row[2]] == []
+    assert len(rows) == len(asked) * len(there)
 
 
 @given(own=taints, operators=taints, tolerate=tolerations, prefers=st.booleans())
