@@ -10,7 +10,7 @@ from hwqueue.cli.inputs import find_node, identifier, json_object, moment, span,
 from hwqueue.cli.output import say, show_one, show_rows
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
-from hwqueue.types import Node
+from hwqueue.types import Node, NodeTaint
 from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
@@ -140,7 +140,7 @@ def untaint(
     """Take an operator's taints off a node; those it registered with stay."""
     with Client(connection_string(ctx), pool_size=1) as client:
         gone = client.untaint_node(find_node(client, node).node_id, key, effect=effect)
-    say(ctx, f"{gone} taints of {node} are gone")
+    say(ctx, f"took {gone} {'taint' if gone == 1 else 'taints'} off {node}")
 
 
 @app.command(
@@ -202,7 +202,14 @@ def _row(node: Node) -> dict[str, object]:
         "cpu_used": _share(node, "cpu_milli"),
         "memory_used": _share(node, "memory_mib"),
         "labels": dict(node.labels),
+        "taints": [_taint_text(taint) for taint in node.taints],
     }
+
+
+def _taint_text(taint: NodeTaint) -> str:
+    """Write a taint as `hwqueue node taint` takes it."""
+    value = "" if taint.value is None else f"={taint.value}"
+    return f"{taint.key}{value}:{taint.effect}"
 
 
 def _share(node: Node, key: str) -> str | None:

@@ -23,7 +23,7 @@ as $$
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at,
-         coalesce((select jsonb_agg(t.taint order by t.taint) from (
+         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
            select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
