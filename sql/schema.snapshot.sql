@@ -792,6 +792,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if (p_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
+    perform hwqueue.refuse('QHA01', format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
+        coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
+      jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -2721,7 +2733,7 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at,
-         coalesce((select jsonb_agg(t.taint order by t.taint) from (
+         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
            select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
@@ -3852,7 +3864,7 @@ CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
     AS $$
 declare
   v_taint jsonb := hwqueue.check_object(p_taint, array['key', 'value', 'effect'], p_field);
-  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 20);
+  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 60);
 begin
   v_taint := jsonb_strip_nulls(jsonb_build_object(
     'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
@@ -3861,11 +3873,8 @@ begin
   if not v_taint ? 'key' then
     perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field), jsonb_build_object('field', p_field || '.key'),
       'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
-  elsif (v_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
-    perform hwqueue.refuse('QHA01', format('%s.effect must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
-        coalesce(to_json(v_effect)::text, 'nothing')),
-      jsonb_build_object('field', p_field || '.effect'), 'no_execute also asks what runs there to stop');
   end if;
+  perform hwqueue.check_taint_effect(v_effect, p_field || '.effect');
   return v_taint;
 end
 $$;
@@ -6053,7 +6062,7 @@ begin
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
   elsif p_effect is not null then
-    perform hwqueue.parse_taint(jsonb_build_object('key', 'any', 'effect', p_effect), 'p_taint');
+    perform hwqueue.check_taint_effect(p_effect, 'p_effect');
   end if;
   return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect, p_shard);
 end
@@ -6660,6 +6669,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
