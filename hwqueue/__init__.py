@@ -14,8 +14,10 @@ from hwqueue.types import (
     NodeSpec,
     QueuePolicy,
     RetryPolicy,
+    ServicePolicy,
     Settlement,
     SpawnResult,
+    Taint,
 )
 from hwqueue.worker import AsyncLeaseContext, LeaseContext, Worker, WorkerSettings
 
@@ -39,8 +41,10 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryPolicy",
+    "ServicePolicy",
     "Settlement",
     "SpawnResult",
+    "Taint",
     "Worker",
     "WorkerSettings",
     "any_of",

@@ -417,9 +417,12 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
-  select array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now)
+begin
+  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
+    array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+end
 $$;
 
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb

@@ -13,9 +13,12 @@ $$;
 -- The trust domains that a node is attested for at a time; those of its attestations that have expired are not among them.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
-language sql immutable parallel safe
+language plpgsql immutable parallel safe
 as $$
-  select array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now)
+begin
+  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
+    array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+end
 $$;
 
 -- Whether a node may still run a class that mentions trust domains, now that only p_attested have not expired.
