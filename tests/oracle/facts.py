@@ -13,7 +13,8 @@ class Node:
     """A registered node, as its spec declares it.
 
     `capacity` holds only what is declared; an undeclared `cpu_milli` or `memory_mib` is not
-    counted, an undeclared custom countable is not there. `slots` None means no bound.
+    counted, an undeclared custom countable is not there. `slots` None means no bound. `trusts`: the
+    domains that it is attested for now.
     """
 
     node_id: UUID
@@ -23,6 +24,7 @@ class Node:
     capacity: Mapping[str, int]
     gpus: tuple[UUID, ...]
     slots: int | None
+    trusts: frozenset[str] = frozenset()
 
     @classmethod
     def from_spec(cls, node_id: UUID, spec: Mapping[str, Any]) -> Self:
