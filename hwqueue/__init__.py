@@ -28,8 +28,10 @@ from hwqueue.types import (
     NodeSpec,
     QueuePolicy,
     RetryPolicy,
+    ServicePolicy,
     Settlement,
     SpawnResult,
+    Taint,
 )
 from hwqueue.worker import AsyncLeaseContext, LeaseContext, Worker, WorkerSettings
 
@@ -53,8 +55,10 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryPolicy",
+    "ServicePolicy",
     "Settlement",
     "SpawnResult",
+    "Taint",
     "Worker",
     "WorkerSettings",
     "any_of",

@@ -70,6 +70,8 @@ _CLAIM = {"p_lease": "uuid", "p_token": "bigint"}
 _QUEUES = {"p_queues": "text[]"}
 _HOW_MUCH = {"p_qty": "integer", "p_tasks": "text[]", "p_claim_timeout": "interval"}
 _LIMIT = {"p_limit": "integer"}
+_TRUST = {"p_node": "uuid", "p_domain": "text"}
+_SERVICE = {"p_service": "uuid"}
 
 # queues
 CREATE_QUEUE = _call("create_queue", _QUEUE, {"p_policy": "jsonb"})
@@ -139,6 +141,14 @@ CORDON_NODE = _call("cordon_node", _NODE)
 UNCORDON_NODE = _call("uncordon_node", _NODE)
 DRAIN_NODE = _call("drain_node", _NODE, {"p_deadline": "interval"})
 DEREGISTER_NODE = _call("deregister_node", _NODE)
+TAINT_NODE = _call("taint_node", {**_NODE, "p_taint": "jsonb"})
+UNTAINT_NODE = _call("untaint_node", {**_NODE, "p_key": "text"}, {"p_effect": "text"})
+ATTEST_NODE = _call("attest_node", _TRUST, {"p_expires_at": "timestamp with time zone"})
+REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
+
+# services
+SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
+SERVICE_POLICY = _call("service_policy", _SERVICE)
 
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)

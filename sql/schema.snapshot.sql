@@ -107,6 +107,8 @@ CREATE TABLE hwqueue.placement_class (
     target uuid,
     terms_written boolean DEFAULT false NOT NULL,
     patience interval,
+    tolerate jsonb DEFAULT '[]'::jsonb NOT NULL,
+    trusts text[] DEFAULT '{}'::text[] NOT NULL,
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
     CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
@@ -128,6 +130,8 @@ COMMENT ON COLUMN hwqueue.placement_class.terms IS 'what it asks about other lea
 COMMENT ON COLUMN hwqueue.placement_class.target IS 'the only lease of this class: a term names it';
 
 COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
+
+COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim looks again';
 
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
@@ -221,12 +225,24 @@ CREATE TABLE hwqueue.node (
     drain_by timestamp with time zone,
     registered_at timestamp with time zone NOT NULL,
     deregistered_at timestamp with time zone,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    operator_taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    attested text[] DEFAULT '{}'::text[] NOT NULL,
+    attested_until timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
     CONSTRAINT node_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT node_heartbeat_timeout_check CHECK ((heartbeat_timeout > '00:00:00'::interval)),
     CONSTRAINT node_memory_mib_check CHECK ((memory_mib >= 0)),
     CONSTRAINT node_rack_check CHECK (((rack >= 0) AND (rack <= '4294967295'::bigint))),
     CONSTRAINT node_slots_check CHECK ((slots >= 0))
 );
+
+COMMENT ON COLUMN hwqueue.node.taints IS 'those it registered with, each with the time it came ("since"); a registration replaces them';
+
+COMMENT ON COLUMN hwqueue.node.operator_taints IS 'those that operators put on it; no registration takes them away';
+
+COMMENT ON COLUMN hwqueue.node.attested IS 'trust domains of its attestations, for claims; what has expired stays until it is revoked';
+
+COMMENT ON COLUMN hwqueue.node.attested_until IS 'when each of them expires; infinity: never';
 
 CREATE TABLE hwqueue.node_load (
     shard_id integer NOT NULL,
@@ -263,14 +279,21 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) RETURNS double precision
+CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select coalesce(
-    100 * sum((p.value ->> 'weight')::double precision)
-            filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
-        / sum(abs((p.value ->> 'weight')::double precision)), 0)
-  from jsonb_array_elements(p_preferred) p
+  select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
+  from (
+    select coalesce(
+      100 * sum((p.value ->> 'weight')::double precision)
+              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+          / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
+    from jsonb_array_elements(p_preferred) p
+  ) a
+  cross join (
+    select case when p_taints = '[]' then 0
+                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule'])) end as taints
+  ) s
 $$;
 
 CREATE TABLE hwqueue.node_state (
@@ -368,6 +391,7 @@ CREATE TABLE hwqueue.queue (
     dropped_before xid8,
     created_at timestamp with time zone NOT NULL,
     patience interval DEFAULT '00:00:02'::interval NOT NULL,
+    failure_domain text DEFAULT 'rack'::text NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
@@ -388,6 +412,8 @@ COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may lo
 
 COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
 
+COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of their own: node, rack or label:KEY';
+
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -398,10 +424,6 @@ begin
   perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry',
     'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
     'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
-  if p_policy ? 'failure_domain' then
-    perform hwqueue.refuse('QHC05', 'policy key failure_domain is not served by this version',
-      jsonb_build_object('field', 'policy.failure_domain'), 'leave it out');
-  end if;
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
   v_row.claim_timeout := coalesce(hwqueue.json_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second'), v_row.claim_timeout);
   v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
@@ -411,6 +433,7 @@ begin
   v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
   v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
   v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
+  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
   v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
   v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
   v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
@@ -430,15 +453,55 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.asks_unserved(p_exprs jsonb) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+  update hwqueue.claim c
+  set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
+  where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+$$;
+
+CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_trust_domain(p_domain);
+  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  if p_expires_at <= v_now then
+    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+      'give a time to come, or leave it out for ever; revoke_attestation ends one');
+  end if;
+  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by)
+  values (p_shard, p_node, p_domain, nullif(p_expires_at, 'infinity'), v_now, session_user)
+  on conflict (shard_id, node_id, domain) do update
+  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
+  perform hwqueue.note_attestations(p_node, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 begin
-  return exists (
-    select 1 from jsonb_array_elements(p_exprs) e
-    where e.value ? 'trust'
-       or e.value ? 'any' and exists (select 1 from jsonb_array_elements(e.value -> 'any') b where hwqueue.asks_unserved(b.value)));
+  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
+    array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
 end
+$$;
+
+CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
+
+CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
+  from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w
 $$;
 
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
@@ -655,7 +718,7 @@ begin
     return 'cancelled';
   end if;
   update hwqueue.claim c
-  set stop_requested_at = coalesce(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
     return 'claimed';
@@ -988,6 +1051,29 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if (p_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
+    perform hwqueue.refuse('QHA01', format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
+        coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
+      jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if (octet_length(convert_to(p_domain, 'UTF8')) between 1 and 255) is not true then
+    perform hwqueue.refuse('QHA01', 'p_domain must be text of 1 to 255 bytes', jsonb_build_object('field', 'p_domain'),
+      'give the name that leases require with {"trust": ...}');
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -1241,7 +1327,8 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     LANGUAGE sql STABLE
     AS $$
   with known as materialized (
-    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources
+    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources,
+           hwqueue.attested_at(p_node, p_now) as attested
   )
   select coalesce(jsonb_agg(r.reason), '[]')
   from (
@@ -1250,9 +1337,13 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     from known f
     cross join jsonb_array_elements(p_class.required) e
     cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts) as code,
-             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null) is not null as is_fixed) u
+      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts, f.attested) as code,
+             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null, f.attested) is not null as is_fixed) u
     where u.code is not null
+    union all
+    select jsonb_build_object('code', 'untolerated_taint', 'permanent', true,
+      'message', hwqueue.reason_message('untolerated_taint', t.value, '{}'), 'predicate', t.value)
+    from jsonb_array_elements(hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate)) t
     union all
     select jsonb_build_object('code', u.code, 'permanent', false, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(s.value), '{}'),
                               'predicate', hwqueue.without_terms(s.value))
@@ -1291,7 +1382,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
-    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts),
+    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
+                           v_class.tolerate, hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
@@ -1547,12 +1639,12 @@ begin
   insert into hwqueue.queue (
     shard_id, name, claim_timeout, heartbeat_interval, poll_interval, patience, max_attempts, retry, ageing_step, notify, reap_grace,
     max_params_bytes, max_result_bytes, window_size, probe_size, weight_affinity, weight_fit, weight_spread,
-    retain_completed, retain_failed, created_at)
+    retain_completed, retain_failed, failure_domain, created_at)
   values (
     p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.patience, v_row.max_attempts, v_row.retry,
     v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
     v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
-    v_row.retain_failed, hwqueue.clock())
+    v_row.retain_failed, v_row.failure_domain, hwqueue.clock())
   on conflict do nothing
   returning * into v_existing;
   if found then
@@ -1584,11 +1676,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(coalesce(
+    (select b from jsonb_array_elements(p_before) b where b - 'since' = t.value),
+    t.value || jsonb_build_object('since', p_now)) order by t.ordinality), '[]')
+  from jsonb_array_elements(p_taints) with ordinality t
+$$;
+
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE
     AS $$
   select jsonb_populate_record(null::hwqueue.queue, '{"claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds",
-    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "notify": true, "reap_grace": "0",
+    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
+    "notify": true, "reap_grace": "0",
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
     "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1, "retain_completed": "7 days", "retain_failed": "30 days"}')
@@ -1664,6 +1766,8 @@ begin
   perform hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
+  perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
 end
@@ -1689,6 +1793,7 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
     AS $$
   select case p_domain
     when 'node' then p_node::text
+    when 'own:node' then p_node::text
     when 'rack' then p_rack::text
     when 'own:rack' then coalesce(p_rack::text, p_node::text)
     else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string', 'number', 'boolean')
@@ -1719,9 +1824,12 @@ begin
   v_class.spread := coalesce(p_placement -> 'spread', '[]');
   v_class.terms := '[]';
   v_class.anchors := hwqueue.class_anchors(v_class.required);
+  v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
   -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
   v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
-    'strict $.** ? (exists(@.node) || exists(@.resource))', '{}', true);
+    'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust))', '{}', true);
+  v_class.trusts := array(
+    select distinct t #>> '{}' from jsonb_path_query(v_class.required, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
   v_class.cpu_milli := coalesce((v_resources ->> 'cpu_milli')::bigint, 0);
   v_class.memory_mib := coalesce((v_resources ->> 'memory_mib')::bigint, 0);
   v_class.gpu_milli := coalesce((v_resources ->> 'gpu_milli')::int, 0);
@@ -1754,10 +1862,7 @@ begin
   v_now := hwqueue.clock();
   update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
   if p_deadline is not null then
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update;
-    update hwqueue.claim c
-    set stop_requested_at = v_now, stop_reason = 'preempted', stop_by = v_now + p_deadline, stop_detail = 'node is drained'
-    where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at is null;
+    perform hwqueue.ask_to_stop(hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
   end if;
 end
 $$;
@@ -1784,19 +1889,53 @@ begin
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
   update hwqueue.claim c
-  set stop_requested_at = coalesce(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
   where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
 end
 $$;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, is_checked boolean)
+CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_before hwqueue.node := hwqueue.read_node(p_node, p_shard);
+  v_node hwqueue.node;
+  v_now timestamptz := hwqueue.clock();
+begin
+  -- before the lock: it may wait for a registration of such a node
+  v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_before := hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);  -- it may have been edited since
+  if jsonb_array_length(v_node.operator_taints) > 100 then
+    perform hwqueue.refuse('QHA01', format('node %s has 100 taints already', p_node), jsonb_build_object('field', 'p_taint'),
+      'take off one that is not needed any more');
+  end if;
+  update hwqueue.node n
+  set operator_taints = v_node.operator_taints, profile_id = v_node.profile_id
+  where n.shard_id = p_shard and n.node_id = p_node;
+  if v_node.profile_id <> v_before.profile_id then
+    perform hwqueue.forget_node(p_node, p_shard);
+  end if;
+  if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
+    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+  end if;
+  perform hwqueue.note_edit(p_node, p_shard);
+  return (select count(*) from jsonb_array_elements(v_before.operator_taints) t
+          where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+end
+$$;
+
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE
     AS $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, p.is_checked
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, '{}'::text[],
+         p.is_checked
   from hwqueue.profile_eligibility p
   where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.is_checked
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
@@ -1824,6 +1963,8 @@ CREATE TABLE hwqueue.claim (
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
 COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
 
 COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
 
@@ -1991,7 +2132,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) RETURNS text
+CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 declare
@@ -2014,8 +2155,10 @@ begin
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts)) then null
+        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)) then null
       else 'required_affinity_unsatisfiable' end;
+  elsif p_expr ? 'trust' then
+    return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
     return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
@@ -2035,14 +2178,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts) is not null then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null then
       return false;
     end if;
   end loop;
@@ -2094,16 +2237,16 @@ begin
       select e.affinity, null, e.node_id from hwqueue.node_eligibility e
       where e.shard_id = p_shard and e.class_id = p_class.class_id
       union all  -- those that have not seen the class yet
-      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}'), p.profile_id, null
+      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
       from hwqueue.profile p
       where not p_class.is_pinned and p.shard_id = p_shard and p.classes_seen <= p_class.created_xid
         and p_class.class_id <> all (p.classes_judged) and hwqueue.suits(p_class, p, null, '{}')
       union all
-      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids), null, n.node_id
+      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
       from hwqueue.node n
       join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
       where p_class.is_pinned and n.shard_id = p_shard and n.node_id = any (hwqueue.named_nodes(p_class))
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids)
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
     ) a
     where (a.affinity - p_affinity) * p_sign > 0
       and exists (
@@ -2177,11 +2320,11 @@ begin
     v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, patience, target, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
@@ -2249,12 +2392,15 @@ CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with t
     LANGUAGE plpgsql
     AS $$
 declare
-  v_digest bytea := sha256(convert_to(jsonb_build_array(p_node.labels, p_node.rack)::text, 'UTF8'));
+  v_taints jsonb := hwqueue.node_taints(p_node);
+  -- what most nodes do not have is left out, so that their profiles stay the same
+  v_digest bytea := sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
+    || case when v_taints = '[]' then '[]' else jsonb_build_object('taints', v_taints) end)::text, 'UTF8'));
   v_profile_id bigint;
 begin
   loop
-    insert into hwqueue.profile (shard_id, digest, labels, rack, anchors, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, created_at)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
     on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
@@ -2375,6 +2521,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select greatest(p_claimed_at, (t.value ->> 'since')::timestamptz) + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
+  from jsonb_array_elements(p_taints) t
+  cross join lateral (
+    select count(*) as tolerations, min((l.value ->> 'seconds')::bigint) as seconds
+    from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value)) m
+  where t.value ->> 'effect' = 'no_execute' and (m.tolerations = 0 or m.seconds is not null)
+  order by 1, 2 limit 1
+$$;
+
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2391,6 +2549,8 @@ $$;
 CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+  v_attested text[] := hwqueue.attested_at(p_node, p_now);
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
          coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
@@ -2404,7 +2564,7 @@ begin
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
+      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, '{}'::text[],
              hwqueue.must_be_checked(c, x.affinity, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
@@ -2416,15 +2576,27 @@ begin
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id <> all (p_without))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
+      and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end
 $$;
 
-CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) RETURNS double precision
+CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null) end
+              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null, p_class.tolerate,
+                                          p_taints) end
+$$;
+
+CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
+  update hwqueue.node_state s set classes_seen = '0', classes_judged = '{}', pinned_queues = '{}'
+  where s.shard_id = p_shard and s.node_id = p_node;
+end
 $$;
 
 CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) RETURNS record
@@ -2538,6 +2710,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
+
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2587,18 +2763,19 @@ begin
   return query
     update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
     where c.shard_id = p_shard and c.lease_id = any (v_held)
-    returning c.lease_id, coalesce(c.stop_reason, 'ok'), c.expires_at, p_shard, c.claim_token;
+    returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end, c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
-    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, p_shard);
+    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);
   end if;
 end
 $$;
 
-CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
+CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE sql STABLE
     AS $$
   select distinct b.lease_id,
-         case when c.lease_id is not null then coalesce(c.stop_reason, 'ok')
+         case when c.stop_requested_at <= p_now then c.stop_reason
+              when c.lease_id is not null then 'ok'
               when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled' else 'lost' end,
          c.expires_at, p_shard, b.claim_token
   from unnest(p_leases, p_tokens) b(lease_id, claim_token)
@@ -2768,6 +2945,15 @@ CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[
       p_code) end
 $$;
 
+CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when p_value in ('"node"', '"rack"') then p_value #>> '{}'
+    when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' like 'label:_%' and length(p_value #>> '{}') <= 259 then p_value #>> '{}'
+    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"', 'for example "label:zone"', p_code) end
+$$;
+
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2878,7 +3064,7 @@ begin
                                       hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
     perform hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
+             hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
     from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
@@ -2898,13 +3084,16 @@ CREATE TABLE hwqueue.profile (
     anchors text[] NOT NULL,
     classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
     classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    created_at timestamp with time zone NOT NULL
+    created_at timestamp with time zone NOT NULL,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
 
 COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
 
 COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
+
+COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
 
 CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -2923,7 +3112,7 @@ begin
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
          c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
-  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}') as affinity offset 0) a
+  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
@@ -2955,13 +3144,14 @@ begin
   end if;
   perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_checked)
+    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
+         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
-  cross join lateral (select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources) as affinity offset 0) a
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
-  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
+  cross join lateral (
+    select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
+  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested)
   on conflict do nothing;
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
@@ -3184,7 +3374,7 @@ declare
   v_runs record;
   v_there boolean;
 begin
-  select c.node_id, c.stop_requested_at is null and c.expires_at > p_now as is_staying into v_runs
+  select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   if v_runs.node_id is null then
     select l.node_id, true as is_staying into v_runs
@@ -3231,7 +3421,7 @@ begin
   return (
     select count(*) from (
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.stop_requested_at is not null and c.counted @> v_wanted
+      where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
       where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
@@ -3269,7 +3459,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3282,7 +3472,13 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
                    from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
-         n.registered_at
+         n.registered_at,
+         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
+           select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
+           union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
+         coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
+                                                       'attested_by', a.attested_by) order by a.domain)
+                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u
@@ -3312,6 +3508,12 @@ CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zon
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
   where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+$$;
+
+CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
+    LANGUAGE sql
+    AS $$
+  select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update)
 $$;
 
 CREATE FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) RETURNS boolean
@@ -3529,7 +3731,8 @@ begin
   return query
     select n.node_id, n.name, w.reasons = '[]',
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts),
+             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, v_class.tolerate,
+                                    hwqueue.node_taints(n)),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),
              hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_recount -> 'spread', v_now, p_shard)),
@@ -3770,9 +3973,7 @@ CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affin
     LANGUAGE sql STABLE
     AS $$
   select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
-    or p_class.preferred <> '[]' and p_class.patience is distinct from interval '0' and p_affinity < (
-      select 100 * coalesce(sum(w.weight) filter (where w.weight > 0), 0) / sum(abs(w.weight))
-      from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w)
+    or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
 
 CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uuid[]
@@ -3941,6 +4142,13 @@ begin
   end if;
   return v_room;
 end
+$$;
+
+CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_node.taints || p_node.operator_taints = '[]' then '[]' else hwqueue.normal_set((
+    select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.taints || p_node.operator_taints) t)) end
 $$;
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb)
@@ -4683,6 +4891,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.node n
+  set (attested, attested_until) = (
+    select coalesce(array_agg(a.domain order by a.domain), '{}'),
+           coalesce(array_agg(coalesce(a.expires_at, 'infinity') order by a.domain), '{}')
+    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node)
+  where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.forget_node(p_node, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -4868,7 +5090,7 @@ declare
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
     'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'keep_claims'], 'spec');
-  select k into v_key from unnest(array['cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints']) k
+  select k into v_key from unnest(array['cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode']) k
   where p_spec ? k and p_spec -> k not in ('null', '[]', '{}') limit 1;
   if found then
     perform hwqueue.refuse('QHC05', format('spec.%s is not served by this version', v_key),
@@ -4887,6 +5109,7 @@ begin
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
   v_node.heartbeat_timeout := coalesce(hwqueue.json_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
+  v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
   if jsonb_typeof(v_capacity) <> 'object' or (select count(*) from jsonb_object_keys(v_capacity)) > 64 then
     perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts', jsonb_build_object('field', 'spec.capacity'),
@@ -4915,6 +5138,50 @@ begin
   return hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
 end
 $_$;
+
+CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_taint jsonb := hwqueue.check_object(p_taint, array['key', 'value', 'effect'], p_field);
+  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 60);
+begin
+  v_taint := jsonb_strip_nulls(jsonb_build_object(
+    'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
+    'value', hwqueue.json_text(nullif(v_taint -> 'value', '""'), p_field || '.value', 253),
+    'effect', v_effect));
+  if not v_taint ? 'key' then
+    perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field), jsonb_build_object('field', p_field || '.key'),
+      'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
+  end if;
+  perform hwqueue.check_taint_effect(v_effect, p_field || '.effect');
+  return v_taint;
+end
+$$;
+
+CREATE FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_taints jsonb := '[]';
+begin
+  if p_taints is null or jsonb_typeof(p_taints) = 'null' then
+    return v_taints;
+  elsif jsonb_typeof(p_taints) <> 'array' or jsonb_array_length(p_taints) > 100 then
+    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 100 taints', p_field), jsonb_build_object('field', p_field),
+      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]');
+  end if;
+  for v_index in 0 .. jsonb_array_length(p_taints) - 1 loop
+    v_taints := v_taints || hwqueue.parse_taint(p_taints -> v_index, format('%s[%s]', p_field, v_index));
+  end loop;
+  v_taints := hwqueue.normal_set(v_taints);
+  if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
+    perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field), jsonb_build_object('field', p_field),
+      'keep one of them, or name them differently');
+  end if;
+  return v_taints;
+end
+$$;
 
 CREATE FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
@@ -5600,6 +5867,7 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     'max_attempts', p_queue.max_attempts,
     'retry', p_queue.retry,
     'ageing_step', extract(epoch from p_queue.ageing_step),
+    'failure_domain', p_queue.failure_domain,
     'notify', p_queue.notify,
     'reap_grace', extract(epoch from p_queue.reap_grace),
     'max_params_bytes', p_queue.max_params_bytes,
@@ -5762,6 +6030,7 @@ declare
   v_estimated record;
   v_postponed int;
   v_scheduled int;
+  v_stays int;
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
@@ -5786,7 +6055,8 @@ begin
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
-  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired);
+  v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
+  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
@@ -5891,6 +6161,39 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.reap_stays(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_node_id uuid;
+  v_node hwqueue.node;
+  v_leases uuid[];
+  v_count int := 0;
+begin
+  for v_node_id in
+    select s.node_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    where n.shard_id = p_shard and (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
+    for no key update of s skip locked
+  loop
+    select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
+    v_leases := array(
+      select c.lease_id
+      from hwqueue.claim c
+      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+      where c.shard_id = p_shard and c.node_id = v_node_id and c.stop_requested_at is null
+        and (hwqueue.first_stop(v_node.taints || v_node.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
+      limit p_limit - v_count
+      for update of c skip locked);
+    perform hwqueue.set_taint_stops(v_node, v_leases, p_now, p_shard);
+    v_count := v_count + cardinality(v_leases);
+    exit when v_count >= p_limit;
+  end loop;
+  return v_count;
+end
+$$;
+
 CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -5902,6 +6205,8 @@ CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels 
       else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
     when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
+    when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
+    when 'trust_not_attested' then format('nobody attests the node for %s', p_predicate -> 'trust')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
@@ -5914,7 +6219,7 @@ declare
   v_load hwqueue.node_load;
 begin
   if p_forget then
-    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
+    perform hwqueue.forget_node(p_node.node_id, p_shard);
   end if;
   update hwqueue.claim c
   set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
@@ -5922,10 +6227,7 @@ begin
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
   perform hwqueue.move_counts(p_node, p_shard);
   update hwqueue.node_state s
-  set node_epoch = p_epoch, seen_at = p_now,
-      classes_seen = case when p_forget then '0' else s.classes_seen end,
-      classes_judged = case when p_forget then '{}' else s.classes_judged end,
-      pinned_queues = case when p_forget then '{}' else s.pinned_queues end
+  set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   v_load := hwqueue.read_load(p_node.node_id, p_shard);
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used
@@ -5941,7 +6243,7 @@ CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zon
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here)), '{}')
   from (
     select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
-           count(*) as held, count(*) filter (where c.stop_requested_at is null and c.expires_at > p_now) as here
+           count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
     from hwqueue.claim c
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     where c.shard_id = p_shard and c.class_id = any (array(
@@ -5995,7 +6297,7 @@ begin
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids)
     order by count(*) desc limit 200
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids)
+    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested)
       and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k
@@ -6112,28 +6414,15 @@ $$;
 
 CREATE FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_part text;
+    AS $$
 begin
-  if not p_placement ?| array['tolerate', 'isolation'] and not jsonb_path_exists(p_placement,
-       'strict $.** ? (exists(@.trust))', '{}', true) then
-    return;  -- what most are
-  end if;
-  select p.part into v_part
-  from (select k as part from unnest(array['tolerate', 'isolation']) k where p_placement ? k
-        union all
-        select 'require' where hwqueue.asks_unserved(p_placement -> 'require')
-        union all
-        select 'prefer' from jsonb_array_elements(p_placement -> 'prefer') e where hwqueue.asks_unserved(e.value -> 'when')) p limit 1;
-  if found then
-    perform hwqueue.refuse('QHC05', format('%s.%s asks for something that this version does not serve', p_field, v_part),
-      jsonb_build_object('field', p_field || '.' || v_part,
-        'class', case when v_part = 'isolation' then coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}') end),
-      'not served: tolerate, spread, isolation, expressions on trust, lease, service, leases; leave them out');
+  if p_placement ? 'isolation' then
+    perform hwqueue.refuse('QHC05', format('%s.isolation asks for something that this version does not serve', p_field),
+      jsonb_build_object('field', p_field || '.isolation',
+        'class', coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}')), 'leave it out');
   end if;
 end
-$_$;
+$$;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
@@ -6257,6 +6546,8 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
+  v_node.operator_taints := coalesce((
+    select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
@@ -6272,6 +6563,13 @@ begin
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
   v_node.drain_by := v_old.drain_by;
+  v_node.attested := coalesce(v_old.attested, '{}');
+  v_node.attested_until := coalesce(v_old.attested_until, '{}');
+  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
+  if v_old.operator_taints <> v_node.operator_taints then  -- edited since they were read
+    v_node.operator_taints := v_old.operator_taints;
+    v_node.profile_id := hwqueue.find_profile(v_node, v_now, p_shard);
+  end if;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then
@@ -6281,8 +6579,11 @@ begin
   if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.labels, v_old.rack, v_old.resources, v_old.gpu_ids)
-    is distinct from (v_node.labels, v_node.rack, v_node.resources, v_node.gpu_ids), p_shard);
+  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids)
+    is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids), p_shard);
+  if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
+    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+  end if;
   perform hwqueue.note_edit(p_node, p_shard);
   return v_epoch;
 end
@@ -6501,6 +6802,38 @@ CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS in
     * (1 - random() * (p_retry ->> 'jitter')::double precision)) end
 $$;
 
+CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_node hwqueue.node;
+  v_attested text[];
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_trust_domain(p_domain);
+  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain;
+  if not found then
+    return false;
+  end if;
+  perform hwqueue.note_attestations(p_node, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_claims(p_node, p_shard);
+  v_now := hwqueue.clock();
+  v_attested := hwqueue.attested_at(v_node, v_now);
+  perform hwqueue.ask_to_stop(array(
+    select c.lease_id
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    where c.shard_id = p_shard and c.node_id = p_node and p_domain = any (k.trusts)
+      and not hwqueue.still_suits(k.class_id, v_node, v_attested, p_shard)
+  ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now, p_shard);
+  return true;
+end
+$$;
+
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
@@ -6578,6 +6911,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer DEFAULT 0) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_service hwqueue.service;
+begin
+  if p_service is null then
+    perform hwqueue.refuse('QHA01', 'p_service must not be null', jsonb_build_object('field', 'p_service'),
+      'give the id that leases have as service_id');
+  end if;
+  select s.* into v_service from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service;
+  return jsonb_build_object('failure_domain', v_service.failure_domain,
+    'anti_affinity_services', to_jsonb(coalesce(v_service.away_from, '{}')));
+end
+$$;
+
 CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -6609,10 +6959,50 @@ begin
       reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
       window_size = v_row.window_size, probe_size = v_row.probe_size, weight_affinity = v_row.weight_affinity,
       weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
-      retain_failed = v_row.retain_failed
+      retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   return hwqueue.queue_policy(v_row);
 end
+$$;
+
+CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_policy jsonb;
+  v_domain text;
+  v_away_from uuid[];
+begin
+  perform hwqueue.service_policy(p_service, p_shard);
+  perform hwqueue.check_shard(p_shard);
+  v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
+  v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
+  v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
+  insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
+  values (p_shard, p_service, v_domain, v_away_from)
+  on conflict (shard_id, service_id) do update
+  set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain else s.failure_domain end,
+      away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
+  return hwqueue.service_policy(p_service, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+  update hwqueue.claim c
+  set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
+      stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
+  from (
+    select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
+    from hwqueue.claim r
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
+    cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
+    where r.shard_id = p_shard and r.lease_id = any (p_leases)
+  ) w
+  where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+    and c.stop_requested_at is distinct from w.stop_at
 $$;
 
 CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
@@ -6963,7 +7353,8 @@ begin
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids)
+      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids,
+                                                                                hwqueue.attested_at(n, p_now))
                else n.profile_id = any (v_profiles) end
   ), run as (
     select l.place, sum(c.leases) as leases
@@ -6981,7 +7372,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) RETURNS boolean
+CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
   select not exists (
@@ -6989,7 +7380,9 @@ CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.place
       where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
         and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
     and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null))
+         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested))
+    and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
+         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
 CREATE FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) RETURNS bigint[]
@@ -7124,11 +7517,42 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) RETURNS boolean
+CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested)
+  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
+$$;
+
+CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null)
+  select (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
 $$;
+
+CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$' and p_value::numeric between -9223372036854775808 and 9223372036854775807
+              then p_value::numeric end
+$_$;
+
+CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_taint jsonb := hwqueue.parse_taint(p_taint, 'p_taint');
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.edit_operator_taints(p_node, v_taint, v_taint ->> 'key', v_taint ->> 'effect', p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
 
 CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql
@@ -7449,7 +7873,9 @@ $$;
 CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
     AS $$
-  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:rack' end
+  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
+    (select s.failure_domain from hwqueue.service s where s.shard_id = p_shard and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
+    (select q.failure_domain from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
 $$;
 
 CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -7529,7 +7955,8 @@ begin
   end if;
   if p_facts <> '[]' then
     for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
-      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts);
+      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
+                                      hwqueue.attested_at(p_node, p_now));
       if v_reason is not null then
         return v_reason;
       end if;
@@ -7547,6 +7974,17 @@ begin
   end if;
   return null;
 end
+$$;
+
+CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select coalesce(p_toleration ->> 'effect' = p_taint ->> 'effect', true) and coalesce(p_toleration ->> 'key' = p_taint ->> 'key', true)
+    and coalesce(case p_toleration ->> 'op'
+      when 'exists' then true
+      when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
+      when 'gt' then hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
+      when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value') end, false)
 $$;
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
@@ -7587,6 +8025,30 @@ CREATE FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors
     where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned = p_pinned and c.anchors && p_anchors
       and not exists (select 1 from unnest(p_judged) j where j = c.class_id)
     order by c.created_xid, c.class_id limit 500)
+$$;
+
+CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  perform hwqueue.require_read_committed();
+  if p_key is null then
+    perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
+  elsif p_effect is not null then
+    perform hwqueue.check_taint_effect(p_effect, 'p_effect');
+  end if;
+  return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select coalesce(jsonb_agg(t.value order by t.ordinality), '[]')
+  from jsonb_array_elements(p_taints) with ordinality t
+  where t.value ->> 'effect' = any (p_effects)
+    and not exists (select 1 from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value))
 $$;
 
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer DEFAULT 0) RETURNS text
@@ -7709,7 +8171,9 @@ declare
   v_worst double precision;
   v_until timestamptz;
 begin
-  if p_class.preferred = '[]' then
+  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
+                                   hwqueue.node_taints(p_node));
+  if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
     return null;
   end if;
   v_patience := coalesce(p_class.patience, (
@@ -7717,7 +8181,6 @@ begin
   if p_eligible_at + v_patience <= p_now then
     return null;
   end if;
-  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids);
   v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
   v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
   v_until := p_eligible_at + v_patience * ((v_best - v_here) / (v_best - v_worst));
@@ -7837,6 +8300,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_node hwqueue.node := p_node;
+begin
+  v_node.operator_taints := hwqueue.date_taints(hwqueue.normal_set(
+    coalesce((select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.operator_taints) t
+              where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect), '[]')
+    || coalesce(p_taint, '[]')), p_node.operator_taints, p_now);
+  v_node.profile_id := hwqueue.find_profile(v_node, p_now, p_shard);
+  return v_node;
+end
+$$;
+
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -7942,6 +8420,15 @@ CREATE TABLE hwqueue.attempt (
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
+CREATE TABLE hwqueue.attestation (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    domain text NOT NULL,
+    expires_at timestamp with time zone,
+    attested_at timestamp with time zone NOT NULL,
+    attested_by text NOT NULL
+);
+
 CREATE TABLE hwqueue.class_reach (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -8017,8 +8504,11 @@ CREATE TABLE hwqueue.node_eligibility (
     gpu_milli integer NOT NULL,
     gpu_wanted uuid[] NOT NULL,
     custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL
+    is_checked boolean DEFAULT false NOT NULL,
+    trusts text[] DEFAULT '{}'::text[] NOT NULL
 );
+
+COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
 
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
@@ -8106,6 +8596,17 @@ CREATE TABLE hwqueue.schema_info (
     CONSTRAINT schema_info_singleton_check CHECK (singleton)
 );
 
+CREATE TABLE hwqueue.service (
+    shard_id integer NOT NULL,
+    service_id uuid NOT NULL,
+    failure_domain text,
+    away_from uuid[] DEFAULT '{}'::uuid[] NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
+
+COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
+
 CREATE TABLE hwqueue.term_count (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
@@ -8132,6 +8633,9 @@ ALTER TABLE ONLY hwqueue.alembic_version
 
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
+
+ALTER TABLE ONLY hwqueue.attestation
+    ADD CONSTRAINT attestation_pkey PRIMARY KEY (shard_id, node_id, domain);
 
 ALTER TABLE ONLY hwqueue.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (shard_id, lease_id);
@@ -8208,6 +8712,9 @@ ALTER TABLE ONLY hwqueue.scheduled
 ALTER TABLE ONLY hwqueue.schema_info
     ADD CONSTRAINT schema_info_pkey PRIMARY KEY (singleton);
 
+ALTER TABLE ONLY hwqueue.service
+    ADD CONSTRAINT service_pkey PRIMARY KEY (shard_id, service_id);
+
 ALTER TABLE ONLY hwqueue.shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (shard_id);
 
@@ -8233,6 +8740,8 @@ CREATE INDEX node_deregistered ON hwqueue.node USING btree (shard_id, deregister
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (shard_id, class_id);
 
 CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (shard_id, name) WHERE (deregistered_at IS NULL);
+
+CREATE INDEX node_no_execute ON hwqueue.node USING btree (shard_id, node_id) WHERE ((taints || operator_taints) @> '[{"effect": "no_execute"}]'::jsonb);
 
 CREATE INDEX node_profile ON hwqueue.node USING btree (shard_id, profile_id);
 
@@ -8289,7 +8798,7 @@ GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text
 
 REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8297,7 +8806,17 @@ REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.asks_unserved(p_exprs jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
@@ -8354,6 +8873,10 @@ REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_room hwqueue.headroom) FROM PUBLIC;
@@ -8406,6 +8929,8 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
@@ -8429,6 +8954,8 @@ GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sha
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8443,9 +8970,9 @@ REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timesta
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -8475,11 +9002,15 @@ REVOKE ALL ON FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[],
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
 
@@ -8496,11 +9027,13 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli intege
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
@@ -8529,6 +9062,8 @@ REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text) FROM PUBLIC;
 
@@ -8605,6 +9140,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8664,6 +9201,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
@@ -8716,6 +9255,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field t
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
@@ -8735,6 +9276,10 @@ REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FRO
 REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -8819,6 +9364,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reap_stays(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) FROM PUBLIC;
@@ -8881,6 +9428,10 @@ REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
@@ -8893,10 +9444,20 @@ REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class)
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
@@ -8936,7 +9497,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at t
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -8952,7 +9513,17 @@ REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
@@ -8984,6 +9555,8 @@ REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placem
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -8991,6 +9564,12 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
@@ -9026,6 +9605,8 @@ REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, NodeUnknown
-from hwqueue.types import Node
+from hwqueue.types import Node, Taint
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -96,6 +96,18 @@ def pairs(items: list[str], name: str) -> dict[str, str]:
             raise ConfigError(f"{name}: {key!r} is given twice")
         found[key] = value
     return found
+
+
+def taint_of(text: str, name: str) -> Taint:
+    """Read `key=value:effect` or `key:effect`. Raises: ConfigError."""
+    what, colon, effect = text.rpartition(":")
+    key, _, value = what.partition("=")
+    if not colon or not key:
+        raise ConfigError(
+            f"{name}: {text[:80]!r} is not KEY=VALUE:EFFECT",
+            hint="such as dedicated=film:no_schedule",
+        )
+    return Taint(key=key, value=value or None, effect=effect)
 
 
 def find_node(client: Client, text: str) -> Node:

@@ -6,16 +6,17 @@ from uuid import uuid4
 import typer
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.inputs import find_node, identifier, json_object, span
+from hwqueue.cli.inputs import find_node, identifier, json_object, moment, span, taint_of
 from hwqueue.cli.output import say, show_one, show_rows
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
-from hwqueue.types import Node
+from hwqueue.types import Node, NodeTaint
 from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
 
 NodeName = Annotated[str, typer.Argument(help="Name or id of the node.", show_default=False)]
+Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_default=False)]
 
 
 @app.command("list", epilog="Example: hwqueue node list --json")
@@ -108,6 +109,66 @@ def deregister(ctx: typer.Context, node: NodeName) -> None:
     say(ctx, f"{node} is gone")
 
 
+@app.command(epilog="Example: hwqueue node taint gpu-box-1 dedicated=film:no_schedule")
+def taint(
+    ctx: typer.Context,
+    node: NodeName,
+    taint: Annotated[
+        str,
+        typer.Argument(
+            help="KEY=VALUE:EFFECT or KEY:EFFECT; no_schedule, prefer_no_schedule or no_execute.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Keep leases off a node that do not tolerate the taint; no_execute stops what runs, too."""
+    content = taint_of(taint, "TAINT")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.taint_node(find_node(client, node).node_id, content)
+    say(ctx, f"{node} is tainted {taint}; take it off with: hwqueue node untaint {node} KEY")
+
+
+@app.command(epilog="Example: hwqueue node untaint gpu-box-1 dedicated")
+def untaint(
+    ctx: typer.Context,
+    node: NodeName,
+    key: Annotated[str, typer.Argument(help="Key of the taint.", show_default=False)],
+    effect: Annotated[
+        str | None, typer.Option(help="Only the taint with this effect.", show_default=False)
+    ] = None,
+) -> None:
+    """Take an operator's taints off a node; those it registered with stay."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        gone = client.untaint_node(find_node(client, node).node_id, key, effect=effect)
+    say(ctx, f"took {gone} {'taint' if gone == 1 else 'taints'} off {node}")
+
+
+@app.command(
+    epilog="Example: hwqueue node attest gpu-box-1 acme.prod --expires-at 2030-01-31T17:00:00Z"
+)
+def attest(
+    ctx: typer.Context,
+    node: NodeName,
+    domain: Domain,
+    expires_at: Annotated[
+        str | None, typer.Option(help="When it ends; never if left out.", show_default=False)
+    ] = None,
+) -> None:
+    """Vouch that a node belongs to a trust domain, which leases may require."""
+    until = moment(expires_at, "--expires-at")
+    with Client(connection_string(ctx), pool_size=1) as client:
+        client.attest_node(find_node(client, node).node_id, domain, expires_at=until)
+    say(ctx, f"{node} is trusted for {domain}")
+
+
+@app.command(epilog="Example: hwqueue node revoke gpu-box-1 acme.prod")
+def revoke(ctx: typer.Context, node: NodeName, domain: Domain) -> None:
+    """End an attestation; running leases that need it are asked to stop at once."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        was_there = client.revoke_attestation(find_node(client, node).node_id, domain)
+    say(ctx, f"{node} is {'no longer' if was_there else 'not'} trusted for {domain}")
+
+
 def _spec(name: str, tags: str, capacity: str, gpus: list[str], rack: int | None) -> dict[str, Any]:
     content: dict[str, Any] = {
         "name": name,
@@ -141,7 +202,14 @@ def _row(node: Node) -> dict[str, object]:
         "cpu_used": _share(node, "cpu_milli"),
         "memory_used": _share(node, "memory_mib"),
         "labels": dict(node.labels),
+        "taints": [_taint_text(taint) for taint in node.taints],
     }
+
+
+def _taint_text(taint: NodeTaint) -> str:
+    """Write a taint as `hwqueue node taint` takes it."""
+    value = "" if taint.value is None else f"={taint.value}"
+    return f"{taint.key}{value}:{taint.effect}"
 
 
 def _share(node: Node, key: str) -> str | None:

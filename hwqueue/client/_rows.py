@@ -34,6 +34,14 @@ def settled_and_claimed(rows: Iterable[Row]) -> types.SettledAndClaimed:
     return types.SettledAndClaimed(settled=tuple(settled), claimed=tuple(claimed))
 
 
+def service_policy(value: Mapping[str, Any]) -> types.ServicePolicy:
+    """The JSON object of `service_policy`."""
+    return types.ServicePolicy(
+        failure_domain=value["failure_domain"],
+        anti_affinity_services=tuple(map(UUID, value["anti_affinity_services"])),
+    )
+
+
 def _only(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
 
@@ -102,6 +110,35 @@ def _reasons(value: Iterable[Mapping[str, Any]]) -> tuple[types.Reason, ...]:
     )
 
 
+def _taints(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeTaint, ...]:
+    return tuple(
+        types.NodeTaint(
+            key=taint["key"],
+            value=taint.get("value"),
+            effect=taint["effect"],
+            since=datetime.fromisoformat(taint["since"]),
+            by=taint["by"],
+        )
+        for taint in value
+    )
+
+
+def _attestations(value: Iterable[Mapping[str, Any]]) -> tuple[types.Attestation, ...]:
+    return tuple(
+        types.Attestation(
+            domain=attestation["domain"],
+            expires_at=_moment(attestation["expires_at"]),
+            attested_at=datetime.fromisoformat(attestation["attested_at"]),
+            attested_by=attestation["attested_by"],
+        )
+        for attestation in value
+    )
+
+
+def _moment(value: str | None) -> datetime | None:
+    return None if value is None else datetime.fromisoformat(value)
+
+
 _Converters = Mapping[str, Callable[[Any], Any]]
 _LEASE: _Converters = {"state": types.LeaseState}
 _CONVERTERS: Mapping[type, _Converters] = {
@@ -111,6 +148,6 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.Claim: {"assignment": _assignment},
     types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},
     types.Heartbeat: {"verdict": types.Verdict},
-    types.Node: {"gpus": _gpus},
+    types.Node: {"gpus": _gpus, "taints": _taints, "attestations": _attestations},
     types.NodeMatch: {"reasons": _reasons},
 }

@@ -26,8 +26,19 @@ from hwqueue.types.leases import (
     SpawnResult,
 )
 from hwqueue.types.maintenance import PruneResult, ReapResult, SchemaVersion
-from hwqueue.types.nodes import Gpu, Node, NodeGpu, NodeMatch, NodeSpec, Reason
+from hwqueue.types.nodes import (
+    Attestation,
+    Gpu,
+    Node,
+    NodeGpu,
+    NodeMatch,
+    NodeSpec,
+    NodeTaint,
+    Reason,
+    Taint,
+)
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy
+from hwqueue.types.services import ServicePolicy
 
 __all__ = [
     "Adopted",
@@ -35,6 +46,7 @@ __all__ = [
     "AssignedGpu",
     "Assignment",
     "Attempt",
+    "Attestation",
     "Claim",
     "ClaimHint",
     "Gpu",
@@ -49,6 +61,7 @@ __all__ = [
     "NodeGpu",
     "NodeMatch",
     "NodeSpec",
+    "NodeTaint",
     "PruneResult",
     "Queue",
     "QueuePolicy",
@@ -56,10 +69,12 @@ __all__ = [
     "Reason",
     "RetryPolicy",
     "SchemaVersion",
+    "ServicePolicy",
     "Settled",
     "SettledAndClaimed",
     "Settlement",
     "SpawnOptions",
     "SpawnResult",
+    "Taint",
     "Verdict",
 ]

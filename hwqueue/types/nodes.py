@@ -26,6 +26,23 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """What keeps leases off a node unless they tolerate it.
+
+    effect: `no_schedule`; `prefer_no_schedule`: only a worse score; `no_execute`: what runs there
+    is asked to stop, too.
+    """
+
+    key: str
+    value: str | None = None
+    effect: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        return given(key=self.key, value=self.value, effect=self.effect)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """What a node is, for `register_node`.
 
@@ -33,8 +50,9 @@ class NodeSpec:
     node counts as dead after it; None: 45 s. labels: what placements look at. rack: below 2^32.
     cpu_milli, memory_mib: None: not counted. custom: the node's own countables. cores: dicts of
     core, numa, threads. gpus: a device's position is its index in assignments. resources: ids of
-    what else is attached. slots: most claims at a time; None: no limit. keep_claims: claims of an
-    older instance go on instead of ending at once.
+    what else is attached. slots: most claims at a time; None: no limit. taints: the node's own,
+    instead of those it had; those of operators stay. keep_claims: claims of an older instance go on
+    instead of ending at once.
     """
 
     name: str
@@ -49,6 +67,7 @@ class NodeSpec:
     gpus: Sequence[Gpu] = ()
     resources: Sequence[UUID | str] = ()
     slots: int | None = None
+    taints: Sequence[Taint] = ()
     keep_claims: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -65,6 +84,7 @@ class NodeSpec:
             gpus=[gpu.as_json() for gpu in self.gpus] or None,
             resources=[str(resource) for resource in self.resources] or None,
             slots=self.slots,
+            taints=[taint.as_json() for taint in self.taints] or None,
             keep_claims=self.keep_claims or None,
         )
 
@@ -77,6 +97,27 @@ class NodeGpu:
     model: str | None
     memory_mib: int | None
     milli_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTaint:
+    """A taint of a registered node. by: `node` if it registered with it, or `operator`."""
+
+    key: str
+    value: str | None
+    effect: str
+    since: datetime
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attestation:
+    """What an operator vouched for: the node belongs to a trust domain. expires_at: None: never."""
+
+    domain: str
+    expires_at: datetime | None
+    attested_at: datetime
+    attested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +140,8 @@ class Node:
     slots: int | None
     claims: int
     registered_at: datetime
+    taints: tuple[NodeTaint, ...] = ()
+    attestations: tuple[Attestation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

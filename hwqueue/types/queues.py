@@ -45,7 +45,8 @@ class QueuePolicy:
     worth one priority; zero: off. notify: whether spawns wake workers. reap_grace: added to expired
     claims. max_params_bytes, max_result_bytes: of the JSON text. window, probe: how far a claim
     looks. weights: of the score, keys affinity, fit, spread. retain_completed, retain_failed: how
-    long finished leases are kept.
+    long finished leases are kept. failure_domain: what counts as one place for services that say
+    nothing: `node`, `rack` or `label:KEY`.
     """
 
     claim_timeout: timedelta | None = None
@@ -64,6 +65,7 @@ class QueuePolicy:
     weights: Mapping[str, float] | None = None
     retain_completed: timedelta | None = None
     retain_failed: timedelta | None = None
+    failure_domain: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -85,6 +87,7 @@ class QueuePolicy:
             weights=self.weights,
             retain_completed=seconds(self.retain_completed),
             retain_failed=seconds(self.retain_failed),
+            failure_domain=self.failure_domain,
         )
 
 

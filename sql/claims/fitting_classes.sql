@@ -17,7 +17,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
-    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts),
+    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
+                           v_class.tolerate, hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
@@ -27,13 +28,16 @@ $$;
 -- The classes of these queues that a node may run and has room for now, best score first:
 -- sum of weight x term (design 5.2), affinity -100..100 and fit 0..100.
 -- p_extra: classes judged but not remembered, [{"class_id", "affinity"}]; p_without: classes that this call has found blocked.
--- checked: those that must be checked at the claim, in no order.
+-- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that mention trust domains
+-- are asked again.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[],
                                                    p_extra jsonb, p_without bigint[], p_now timestamptz, p_shard int,
                                                    out classes bigint[], out scores double precision[], out checked bigint[])
 language plpgsql stable
 as $$
+declare
+  v_attested text[] := hwqueue.attested_at(p_node, p_now);
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
          coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
@@ -47,7 +51,7 @@ begin
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom,
+      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, '{}'::text[],
              hwqueue.must_be_checked(c, x.affinity, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
@@ -59,6 +63,7 @@ begin
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id <> all (p_without))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
+      and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end
 $$;

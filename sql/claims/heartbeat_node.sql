@@ -52,9 +52,9 @@ begin
   return query
     update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
     where c.shard_id = p_shard and c.lease_id = any (v_held)
-    returning c.lease_id, coalesce(c.stop_reason, 'ok'), c.expires_at, p_shard, c.claim_token;
+    returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end, c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
-    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, p_shard);
+    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);
   end if;
 end
 $$;
@@ -75,12 +75,14 @@ $$;
 
 -- The verdicts on the claims of a heartbeat that were not extended: held by others at this moment, or gone.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_shard int)
+create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamptz,
+                                                    p_shard int)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language sql stable
 as $$
   select distinct b.lease_id,
-         case when c.lease_id is not null then coalesce(c.stop_reason, 'ok')
+         case when c.stop_requested_at <= p_now then c.stop_reason
+              when c.lease_id is not null then 'ok'
               when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled' else 'lost' end,
          c.expires_at, p_shard, b.claim_token
   from unnest(p_leases, p_tokens) b(lease_id, claim_token)

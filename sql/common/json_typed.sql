@@ -76,3 +76,13 @@ as $$
     else hwqueue.refuse_value(p_value, p_field, 'a uuid', 'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"',
       p_code)::uuid end
 $$;
+
+-- A domain, what "the same place" means: node, rack or label:KEY with a label key of 1 to 253 characters.
+create or replace function hwqueue.json_domain(p_value jsonb, p_field text, p_code text default 'QHA01') returns text
+language sql immutable
+as $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    when p_value in ('"node"', '"rack"') then p_value #>> '{}'
+    when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' like 'label:_%' and length(p_value #>> '{}') <= 259 then p_value #>> '{}'
+    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"', 'for example "label:zone"', p_code) end
+$$;

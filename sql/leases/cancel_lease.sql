@@ -24,7 +24,7 @@ begin
     return 'cancelled';
   end if;
   update hwqueue.claim c
-  set stop_requested_at = coalesce(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
     return 'claimed';

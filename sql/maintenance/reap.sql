@@ -1,5 +1,6 @@
--- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; refreshes estimates, publishes terms. Safe to
--- call from anywhere at any time; every part takes at most p_limit and skips what others hold.
+-- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
+-- tainted nodes; refreshes estimates; publishes terms. Safe to call from anywhere at any time; every part takes at most p_limit and
+-- skips what others hold.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit, call again.
 -- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
@@ -48,6 +49,7 @@ declare
   v_estimated record;
   v_postponed int;
   v_scheduled int;
+  v_stays int;
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
@@ -72,7 +74,8 @@ begin
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
-  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired);
+  v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
+  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);

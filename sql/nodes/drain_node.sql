@@ -16,10 +16,7 @@ begin
   v_now := hwqueue.clock();
   update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
   if p_deadline is not null then
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update;
-    update hwqueue.claim c
-    set stop_requested_at = v_now, stop_reason = 'preempted', stop_by = v_now + p_deadline, stop_detail = 'node is drained'
-    where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at is null;
+    perform hwqueue.ask_to_stop(hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
   end if;
 end
 $$;

@@ -4,12 +4,13 @@ create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.
 language sql immutable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
--- Registered nodes with what they have and what of it is in use.
+-- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect", "since", "by": "node"|"operator"};
+-- attestations: {"domain", "expires_at", "attested_at", "attested_by"}, those that have expired as well.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.list_nodes(p_name text default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz, cordoned boolean,
                draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots int, claims int,
-               registered_at timestamptz)
+               registered_at timestamptz, taints jsonb, attestations jsonb)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
@@ -21,7 +22,13 @@ as $$
                    from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
-         n.registered_at
+         n.registered_at,
+         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
+           select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
+           union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
+         coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
+                                                       'attested_by', a.attested_by) order by a.domain)
+                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u

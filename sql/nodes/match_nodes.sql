@@ -31,7 +31,8 @@ begin
   return query
     select n.node_id, n.name, w.reasons = '[]',
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts),
+             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, v_class.tolerate,
+                                    hwqueue.node_taints(n)),
              hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),
              hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_recount -> 'spread', v_now, p_shard)),

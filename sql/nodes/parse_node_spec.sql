@@ -10,7 +10,7 @@ declare
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
     'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'keep_claims'], 'spec');
-  select k into v_key from unnest(array['cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints']) k
+  select k into v_key from unnest(array['cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode']) k
   where p_spec ? k and p_spec -> k not in ('null', '[]', '{}') limit 1;
   if found then
     perform hwqueue.refuse('QHC05', format('spec.%s is not served by this version', v_key),
@@ -29,6 +29,7 @@ begin
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
   v_node.heartbeat_timeout := coalesce(hwqueue.json_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
+  v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
   if jsonb_typeof(v_capacity) <> 'object' or (select count(*) from jsonb_object_keys(v_capacity)) > 64 then
     perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts', jsonb_build_object('field', 'spec.capacity'),

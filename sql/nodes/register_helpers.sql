@@ -6,12 +6,15 @@ create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now times
 language plpgsql volatile
 as $$
 declare
-  v_digest bytea := sha256(convert_to(jsonb_build_array(p_node.labels, p_node.rack)::text, 'UTF8'));
+  v_taints jsonb := hwqueue.node_taints(p_node);
+  -- what most nodes do not have is left out, so that their profiles stay the same
+  v_digest bytea := sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
+    || case when v_taints = '[]' then '[]' else jsonb_build_object('taints', v_taints) end)::text, 'UTF8'));
   v_profile_id bigint;
 begin
   loop
-    insert into hwqueue.profile (shard_id, digest, labels, rack, anchors, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, created_at)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
     on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
@@ -43,6 +46,18 @@ begin
 end
 $$;
 
+-- Forgets what was judged for the node itself: it is judged anew.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.forget_node(p_node uuid, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
+  update hwqueue.node_state s set classes_seen = '0', classes_judged = '{}', pinned_queues = '{}'
+  where s.shard_id = p_shard and s.node_id = p_node;
+end
+$$;
+
 -- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices that are gone count for
 -- nothing. Claims of older epochs that
 -- were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
@@ -54,7 +69,7 @@ declare
   v_load hwqueue.node_load;
 begin
   if p_forget then
-    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id;
+    perform hwqueue.forget_node(p_node.node_id, p_shard);
   end if;
   update hwqueue.claim c
   set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
@@ -62,10 +77,7 @@ begin
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
   perform hwqueue.move_counts(p_node, p_shard);
   update hwqueue.node_state s
-  set node_epoch = p_epoch, seen_at = p_now,
-      classes_seen = case when p_forget then '0' else s.classes_seen end,
-      classes_judged = case when p_forget then '{}' else s.classes_judged end,
-      pinned_queues = case when p_forget then '{}' else s.pinned_queues end
+  set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   v_load := hwqueue.read_load(p_node.node_id, p_shard);
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used

@@ -1,5 +1,6 @@
 -- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it, fences the older
--- instance and ends its claims at once (one attempt used), unless keep_claims. Labels judged anew from the next claim on.
+-- instance and ends its claims at once (one attempt used), unless keep_claims. Labels judged anew from the next claim on. Taints in
+-- the spec are the node's own, and replace those it had; a new one with no_execute counts for what runs there as in taint_node.
 -- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHC05, QHN02 name in use, QHA02. Idempotent: yes.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -19,6 +20,8 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
+  v_node.operator_taints := coalesce((
+    select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
@@ -34,6 +37,13 @@ begin
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
   v_node.drain_by := v_old.drain_by;
+  v_node.attested := coalesce(v_old.attested, '{}');
+  v_node.attested_until := coalesce(v_old.attested_until, '{}');
+  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
+  if v_old.operator_taints <> v_node.operator_taints then  -- edited since they were read
+    v_node.operator_taints := v_old.operator_taints;
+    v_node.profile_id := hwqueue.find_profile(v_node, v_now, p_shard);
+  end if;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then
@@ -43,8 +53,11 @@ begin
   if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.labels, v_old.rack, v_old.resources, v_old.gpu_ids)
-    is distinct from (v_node.labels, v_node.rack, v_node.resources, v_node.gpu_ids), p_shard);
+  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids)
+    is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids), p_shard);
+  if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
+    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+  end if;
   perform hwqueue.note_edit(p_node, p_shard);
   return v_epoch;
 end

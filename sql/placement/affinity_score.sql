@@ -1,22 +1,32 @@
 -- How well a node suits a class's preferences: 100 x matched signed sum / sum of absolute weights, -100..100; 0 without any.
--- (Nomad's affinity score, in percent.) p_facts: see expr_reason.
+-- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more preference, not to be there,
+-- that weighs as much as all of the class's own together: the more of them, the lower.
+-- p_facts: see expr_reason.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb)
-returns double precision
+create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+                                                  p_facts jsonb, p_tolerate jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
-  select coalesce(
-    100 * sum((p.value ->> 'weight')::double precision)
-            filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
-        / sum(abs((p.value ->> 'weight')::double precision)), 0)
-  from jsonb_array_elements(p_preferred) p
+  select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
+  from (
+    select coalesce(
+      100 * sum((p.value ->> 'weight')::double precision)
+              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+          / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
+    from jsonb_array_elements(p_preferred) p
+  ) a
+  cross join (
+    select case when p_taints = '[]' then 0
+                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule'])) end as taints
+  ) s
 $$;
 
 -- The same as far as it can be remembered: null where it depends on other leases.
-create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[])
+create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb)
 returns double precision
 language sql immutable parallel safe
 as $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null) end
+              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null, p_class.tolerate,
+                                          p_taints) end
 $$;

@@ -10,6 +10,8 @@ as $$
       else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
     when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
+    when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
+    when 'trust_not_attested' then format('nobody attests the node for %s', p_predicate -> 'trust')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
@@ -27,7 +29,7 @@ as $$
 $$;
 
 -- Why a node may not run a lease of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
--- Built from the functions that claims decide with (expr_reason, spread_reason, lacking), so the two cannot disagree.
+-- Built from the functions that claims decide with (expr_reason, barring_taints, spread_reason, lacking), so the two cannot disagree.
 -- p_recount: what recount_terms gave for the class; null: by what claims have counted.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
@@ -35,7 +37,8 @@ create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class
 language sql stable
 as $$
   with known as materialized (
-    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources
+    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources,
+           hwqueue.attested_at(p_node, p_now) as attested
   )
   select coalesce(jsonb_agg(r.reason), '[]')
   from (
@@ -44,9 +47,13 @@ as $$
     from known f
     cross join jsonb_array_elements(p_class.required) e
     cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts) as code,
-             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null) is not null as is_fixed) u
+      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts, f.attested) as code,
+             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null, f.attested) is not null as is_fixed) u
     where u.code is not null
+    union all
+    select jsonb_build_object('code', 'untolerated_taint', 'permanent', true,
+      'message', hwqueue.reason_message('untolerated_taint', t.value, '{}'), 'predicate', t.value)
+    from jsonb_array_elements(hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate)) t
     union all
     select jsonb_build_object('code', u.code, 'permanent', false, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(s.value), '{}'),
                               'predicate', hwqueue.without_terms(s.value))

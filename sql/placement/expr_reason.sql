@@ -1,9 +1,9 @@
 -- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of node facts:
 -- claims, match_nodes and explanations all come here. p_facts: what term_facts tells of other leases; without it they are left out of
--- account, and what is asked about them counts as met.
+-- account, and what is asked about them counts as met. p_attested: the trust domains that the node is attested for.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb)
-returns text
+create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+                                               p_facts jsonb, p_attested text[] default '{}') returns text
 language plpgsql immutable parallel safe
 as $$
 declare
@@ -26,8 +26,10 @@ begin
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts)) then null
+        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)) then null
       else 'required_affinity_unsatisfiable' end;
+  elsif p_expr ? 'trust' then
+    return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
     return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
@@ -65,15 +67,15 @@ end
 $$;
 
 -- All of a list of normal expressions.
-create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb)
-returns boolean
+create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+                                              p_facts jsonb, p_attested text[] default '{}') returns boolean
 language plpgsql immutable parallel safe
 as $$
 declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts) is not null then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null then
       return false;
     end if;
   end loop;

@@ -39,9 +39,12 @@ begin
   v_class.spread := coalesce(p_placement -> 'spread', '[]');
   v_class.terms := '[]';
   v_class.anchors := hwqueue.class_anchors(v_class.required);
+  v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
   -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
   v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
-    'strict $.** ? (exists(@.node) || exists(@.resource))', '{}', true);
+    'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust))', '{}', true);
+  v_class.trusts := array(
+    select distinct t #>> '{}' from jsonb_path_query(v_class.required, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
   v_class.cpu_milli := coalesce((v_resources ->> 'cpu_milli')::bigint, 0);
   v_class.memory_mib := coalesce((v_resources ->> 'memory_mib')::bigint, 0);
   v_class.gpu_milli := coalesce((v_resources ->> 'gpu_milli')::int, 0);
@@ -79,11 +82,11 @@ begin
     v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, spread, terms, patience, target, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do

@@ -60,7 +60,7 @@ begin
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
          c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
-  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}') as affinity offset 0) a
+  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
@@ -79,7 +79,8 @@ begin
 end
 $$;
 
--- The same for the classes that name nodes or resources, for one node.
+-- The same for the classes that name nodes, resources or trust domains, for one node. With all its attestations: a claim asks which of
+-- them have expired.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard int) returns boolean
 language plpgsql volatile
@@ -94,13 +95,14 @@ begin
   end if;
   perform hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_checked)
+    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
+         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
   from hwqueue.placement_class c
-  cross join lateral (select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources) as affinity offset 0) a
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
-  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources)
+  cross join lateral (
+    select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
+  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested)
   on conflict do nothing;
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),

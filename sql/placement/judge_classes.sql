@@ -1,5 +1,5 @@
--- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes or resources, that the
--- node has not), and remembers which are eligible. A class is unseen if the transaction that wrote it could still have
+-- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes, resources or trust domains, that
+-- the node has not), and remembers which are eligible. A class is unseen if the transaction that wrote it could still have
 -- been running when the profile last looked: so a spawn of a new class tells nobody and waits for nobody.
 -- Gives in extra what could not be remembered, because another claim is judging for the profile at this moment, as
 -- [{"class_id", "affinity"}]; and whether there may be more to judge.
@@ -40,7 +40,7 @@ begin
                                       hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
     perform hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, null, '{}'))), '[]') into extra
+             hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
     from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')

@@ -18,7 +18,9 @@ declare
   v_worst double precision;
   v_until timestamptz;
 begin
-  if p_class.preferred = '[]' then
+  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
+                                   hwqueue.node_taints(p_node));
+  if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
     return null;
   end if;
   v_patience := coalesce(p_class.patience, (
@@ -26,7 +28,6 @@ begin
   if p_eligible_at + v_patience <= p_now then
     return null;
   end if;
-  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids);
   v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
   v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
   v_until := p_eligible_at + v_patience * ((v_best - v_here) / (v_best - v_worst));
@@ -51,16 +52,16 @@ begin
       select e.affinity, null, e.node_id from hwqueue.node_eligibility e
       where e.shard_id = p_shard and e.class_id = p_class.class_id
       union all  -- those that have not seen the class yet
-      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}'), p.profile_id, null
+      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
       from hwqueue.profile p
       where not p_class.is_pinned and p.shard_id = p_shard and p.classes_seen <= p_class.created_xid
         and p_class.class_id <> all (p.classes_judged) and hwqueue.suits(p_class, p, null, '{}')
       union all
-      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids), null, n.node_id
+      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
       from hwqueue.node n
       join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
       where p_class.is_pinned and n.shard_id = p_shard and n.node_id = any (hwqueue.named_nodes(p_class))
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids)
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
     ) a
     where (a.affinity - p_affinity) * p_sign > 0
       and exists (
@@ -71,6 +72,23 @@ begin
           and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
     order by a.affinity * p_sign desc limit 1);
 end
+$$;
+
+-- The highest affinity that any node could have for a class.
+create or replace function hwqueue.best_affinity(p_class hwqueue.placement_class) returns double precision
+language sql immutable
+as $$
+  select coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
+  from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w
+$$;
+
+-- Whether each claim of a class must be checked by itself: it or others ask something about other leases, or it might like another node better.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard int) returns boolean
+language sql stable
+as $$
+  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
+    or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
 
 -- The nodes that a class names in its preferences.

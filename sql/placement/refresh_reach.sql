@@ -25,7 +25,7 @@ begin
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids)
     order by count(*) desc limit 200
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids)
+    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested)
       and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k

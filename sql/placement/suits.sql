@@ -1,10 +1,31 @@
 -- Whether a node may run leases of a class, by what it is and not by what runs there. Without p_node: whether every node of its
--- profile may; classes that name nodes or resources are asked with it. The one place that knows all static rules; claims remember
--- its answer, class_reasons says why not.
+-- profile may; classes that name nodes, resources or trust domains are asked with it. The one place that knows all static rules; claims
+-- remember its answer, class_reasons says why not. p_attested: the trust domains that the node is attested for.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[])
-returns boolean
+create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
+                                         p_attested text[] default '{}') returns boolean
 language sql immutable parallel safe
 as $$
-  select hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null)
+  select (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
+$$;
+
+-- The trust domains that a node is attested for at a time; those of its attestations that have expired are not among them.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
+language plpgsql immutable parallel safe
+as $$
+begin
+  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
+    array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+end
+$$;
+
+-- Whether a node may still run a class that mentions trust domains, now that only p_attested have not expired.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard int) returns boolean
+language sql stable
+as $$
+  select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested)
+  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;

@@ -13,12 +13,12 @@ begin
   insert into hwqueue.queue (
     shard_id, name, claim_timeout, heartbeat_interval, poll_interval, patience, max_attempts, retry, ageing_step, notify, reap_grace,
     max_params_bytes, max_result_bytes, window_size, probe_size, weight_affinity, weight_fit, weight_spread,
-    retain_completed, retain_failed, created_at)
+    retain_completed, retain_failed, failure_domain, created_at)
   values (
     p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.patience, v_row.max_attempts, v_row.retry,
     v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
     v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
-    v_row.retain_failed, hwqueue.clock())
+    v_row.retain_failed, v_row.failure_domain, hwqueue.clock())
   on conflict do nothing
   returning * into v_existing;
   if found then

@@ -24,7 +24,7 @@ begin
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
   update hwqueue.claim c
-  set stop_requested_at = coalesce(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
   where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
 end
 $$;

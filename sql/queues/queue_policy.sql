@@ -11,6 +11,7 @@ as $$
     'max_attempts', p_queue.max_attempts,
     'retry', p_queue.retry,
     'ageing_step', extract(epoch from p_queue.ageing_step),
+    'failure_domain', p_queue.failure_domain,
     'notify', p_queue.notify,
     'reap_grace', extract(epoch from p_queue.reap_grace),
     'max_params_bytes', p_queue.max_params_bytes,
@@ -33,10 +34,6 @@ begin
   perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry',
     'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
     'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
-  if p_policy ? 'failure_domain' then
-    perform hwqueue.refuse('QHC05', 'policy key failure_domain is not served by this version',
-      jsonb_build_object('field', 'policy.failure_domain'), 'leave it out');
-  end if;
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
   v_row.claim_timeout := coalesce(hwqueue.json_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second'), v_row.claim_timeout);
   v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
@@ -46,6 +43,7 @@ begin
   v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
   v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
   v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
+  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
   v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
   v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
   v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
@@ -70,7 +68,8 @@ create or replace function hwqueue.default_policy() returns hwqueue.queue
 language sql immutable
 as $$
   select jsonb_populate_record(null::hwqueue.queue, '{"claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds",
-    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "notify": true, "reap_grace": "0",
+    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
+    "notify": true, "reap_grace": "0",
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
     "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1, "retain_completed": "7 days", "retain_failed": "30 days"}')

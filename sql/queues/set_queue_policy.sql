@@ -14,7 +14,7 @@ begin
       reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
       window_size = v_row.window_size, probe_size = v_row.probe_size, weight_affinity = v_row.weight_affinity,
       weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
-      retain_failed = v_row.retain_failed
+      retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   return hwqueue.queue_policy(v_row);
 end

@@ -60,7 +60,7 @@ begin
   return (
     select count(*) from (
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.stop_requested_at is not null and c.counted @> v_wanted
+      where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
       where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);

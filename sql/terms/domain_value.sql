@@ -7,6 +7,7 @@ language sql immutable parallel safe
 as $$
   select case p_domain
     when 'node' then p_node::text
+    when 'own:node' then p_node::text
     when 'rack' then p_rack::text
     when 'own:rack' then coalesce(p_rack::text, p_node::text)
     else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string', 'number', 'boolean')
@@ -20,5 +21,7 @@ $$;
 create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text
 language sql stable
 as $$
-  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:rack' end
+  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
+    (select s.failure_domain from hwqueue.service s where s.shard_id = p_shard and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
+    (select q.failure_domain from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
 $$;

@@ -24,14 +24,3 @@ $$;
 create or replace function hwqueue.is_selected(p_class_id bigint, p_shard int) returns boolean
 language sql stable
 as $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
-
--- Whether each claim of a class must be checked by itself: it or others ask something about other leases, or it might like another node better.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard int) returns boolean
-language sql stable
-as $$
-  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
-    or p_class.preferred <> '[]' and p_class.patience is distinct from interval '0' and p_affinity < (
-      select 100 * coalesce(sum(w.weight) filter (where w.weight > 0), 0) / sum(abs(w.weight))
-      from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w)
-$$;

@@ -33,7 +33,7 @@ as $$
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here)), '{}')
   from (
     select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
-           count(*) as held, count(*) filter (where c.stop_requested_at is null and c.expires_at > p_now) as here
+           count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
     from hwqueue.claim c
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     where c.shard_id = p_shard and c.class_id = any (array(

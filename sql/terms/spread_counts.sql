@@ -16,7 +16,8 @@ begin
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids)
+      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids,
+                                                                                hwqueue.attested_at(n, p_now))
                else n.profile_id = any (v_profiles) end
   ), run as (
     select l.place, sum(c.leases) as leases
@@ -36,8 +37,8 @@ $$;
 
 -- Whether a node counts.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[])
-returns boolean
+create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
+                                                      p_attested text[] default '{}') returns boolean
 language sql stable
 as $$
   select not exists (
@@ -45,7 +46,9 @@ as $$
       where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
         and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
     and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null))
+         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested))
+    and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
+         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
 -- The profiles whose nodes count.

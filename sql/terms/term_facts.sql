@@ -61,7 +61,7 @@ declare
   v_runs record;
   v_there boolean;
 begin
-  select c.node_id, c.stop_requested_at is null and c.expires_at > p_now as is_staying into v_runs
+  select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   if v_runs.node_id is null then
     select l.node_id, true as is_staying into v_runs

@@ -13,7 +13,8 @@ begin
   end if;
   if p_facts <> '[]' then
     for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
-      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts);
+      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
+                                      hwqueue.attested_at(p_node, p_now));
       if v_reason is not null then
         return v_reason;
       end if;

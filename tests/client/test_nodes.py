@@ -1,6 +1,7 @@
 """Queues, nodes and upkeep."""
 
-from datetime import timedelta
+import dataclasses
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hwqueue import errors
 from hwqueue.client import AsyncClient
 from hwqueue.placement import Placement, tags
-from hwqueue.types import Gpu, NodeSpec, QueuePolicy
+from hwqueue.types import Gpu, NodeSpec, QueuePolicy, ServicePolicy, Taint
 from tests.client.conftest import Node
 
 
@@ -99,6 +100,67 @@ async def test_cordon_drain_and_deregister(client: AsyncClient, queue: str, node
     assert await client.list_nodes() == []
     with pytest.raises(errors.NodeUnknown):
         await client.cordon_node(node.node_id)
+
+
+async def test_taints(client: AsyncClient, queue: str) -> None:
+    node_id = uuid4()
+    own = Taint(key="booting", effect="no_schedule")
+    spec = NodeSpec(name="n3", instance_id="i", taints=[own])
+    epoch = await client.register_node(node_id, spec)
+    await client.taint_node(node_id, Taint(key="hot", value="very", effect="no_execute"))
+    await client.taint_node(node_id, {"key": "hot", "effect": "prefer_no_schedule"})
+    (node,) = await client.list_nodes()
+    assert [(t.key, t.value, t.effect, t.by) for t in node.taints] == [
+        ("booting", None, "no_schedule", "node"),
+        ("hot", "very", "no_execute", "operator"),
+        ("hot", None, "prefer_no_schedule", "operator"),
+    ]
+    assert all(taint.since.tzinfo for taint in node.taints)
+    (match,) = await client.match_nodes({})
+    assert [reason.code for reason in match.reasons] == ["untolerated_taint"] * 2
+    assert await client.untaint_node(node_id, "hot", effect="no_execute") == 1
+    assert await client.untaint_node(node_id, "hot") == 1
+    assert await client.untaint_node(node_id, "hot") == 0
+    await client.spawn_lease(queue, "t")
+    assert await client.claim_task([queue], node_id, epoch) == []
+    assert await client.register_node(node_id, dataclasses.replace(spec, taints=())) == epoch
+    assert len(await client.claim_task([queue], node_id, epoch)) == 1
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.taint_node(node_id, {"key": "hot", "effect": "all"})
+    assert caught.value.field == "taint.effect"
+
+
+async def test_attestations(client: AsyncClient, node: Node) -> None:
+    until = datetime(2100, 1, 1, tzinfo=UTC)
+    await client.attest_node(node.node_id, "acme.prod", expires_at=until)
+    await client.attest_node(node.node_id, "acme.test")
+    (seen,) = await client.list_nodes()
+    first, second = seen.attestations
+    assert (first.domain, first.expires_at) == ("acme.prod", until)
+    assert (second.domain, second.expires_at) == ("acme.test", None)
+    assert first.attested_at.tzinfo
+    assert first.attested_by
+    assert await client.revoke_attestation(node.node_id, "acme.prod")
+    assert not await client.revoke_attestation(node.node_id, "acme.prod")
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.attest_node(node.node_id, "d", expires_at=datetime(2000, 1, 1, tzinfo=UTC))
+    assert caught.value.field == "expires_at"
+
+
+async def test_service_policies(client: AsyncClient) -> None:
+    service, other = uuid4(), uuid4()
+    said = await client.set_service_policy(
+        service, ServicePolicy(failure_domain="label:zone", anti_affinity_services=[other])
+    )
+    assert (said.failure_domain, said.anti_affinity_services) == ("label:zone", (other,))
+    assert await client.service_policy(service) == said
+    said = await client.set_service_policy(str(service), {"failure_domain": None})
+    assert (said.failure_domain, said.anti_affinity_services) == (None, (other,))
+    nothing = ServicePolicy(anti_affinity_services=())
+    assert await client.service_policy(uuid4()) == nothing
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.set_service_policy(service, ServicePolicy(failure_domain="zone"))
+    assert caught.value.field == "policy.failure_domain"
 
 
 async def test_matches_say_why_not(client: AsyncClient, queue: str, node: Node) -> None:

@@ -93,6 +93,50 @@ def test_pages_of_leases(cli: Cli, shown: Callable[..., Any]) -> None:
     assert [row["lease_id"] for row in first + rest] == ids[::-1]
 
 
+def test_taints_and_trust(cli: Cli, shown: Callable[..., Any]) -> None:
+    cli("node", "register", "box-1")
+    cli("node", "taint", "box-1", "dedicated=film:no_schedule")
+    cli("node", "taint", "box-1", "ip:v4=6:no_execute")
+    taints = shown("node", "show", "box-1")["taints"]
+    assert [(t["key"], t["value"], t["effect"], t["by"]) for t in taints] == [
+        ("dedicated", "film", "no_schedule", "operator"),
+        ("ip:v4", "6", "no_execute", "operator"),
+    ]
+    assert shown("node", "list")[0]["taints"] == [
+        "dedicated=film:no_schedule",
+        "ip:v4=6:no_execute",
+    ]
+    assert "1 taint" in cli("node", "untaint", "box-1", "ip:v4", "--effect", "no_execute").stderr
+    cli("node", "untaint", "box-1", "dedicated")
+    assert shown("node", "show", "box-1")["taints"] == []
+    for bad in ("dedicated", ":no_schedule", "dedicated=film:never", "=film:no_schedule"):
+        cli("node", "taint", "box-1", bad, code=2)
+    cli("node", "attest", "box-1", "acme.prod", "--expires-at", "2100-01-01T00:00:00Z")
+    [attestation] = shown("node", "show", "box-1")["attestations"]
+    assert (attestation["domain"], attestation["expires_at"]) == (
+        "acme.prod",
+        "2100-01-01T00:00:00+00:00",
+    )
+    cli("node", "attest", "box-1", "acme.prod", "--expires-at", "tomorrow", code=2)
+    assert "no longer" in cli("node", "revoke", "box-1", "acme.prod").stderr
+    assert "is not" in cli("node", "revoke", "box-1", "acme.prod").stderr
+    assert shown("node", "show", "box-1")["attestations"] == []
+
+
+def test_services(cli: Cli, shown: Callable[..., Any]) -> None:
+    service, other = str(uuid.uuid4()), str(uuid.uuid4())
+    said = shown("service", "set", service, "--failure-domain", "label:zone")
+    assert said == {"failure_domain": "label:zone", "anti_affinity_services": []}
+    said = shown("service", "set", service, "--away-from", other)
+    assert said == {"failure_domain": "label:zone", "anti_affinity_services": [other]}
+    assert shown("service", "show", service) == said
+    said = shown("service", "set", service, "--away-from-none")
+    assert said == {"failure_domain": "label:zone", "anti_affinity_services": []}
+    cli("service", "set", service, "--failure-domain", "zone", code=2)
+    cli("service", "set", service, "--away-from", other, "--away-from-none", code=2)
+    cli("service", "show", "billing", code=2)
+
+
 def test_a_node_from_register_to_deregister(cli: Cli, shown: Callable[..., Any]) -> None:
     made = shown("node", "register", "box-1", *GPU_NODE, "--gpu", "T4", "--rack", "7")
     assert made["node_epoch"] == 1

@@ -40,6 +40,8 @@ def expr_holds(expr: Expr, node: Node) -> bool:
         return _label_holds(expr, node.labels)
     if "tags" in expr:
         return contains(dict(node.labels), expr["tags"] or {})
+    if "trust" in expr:
+        return expr["trust"] in node.trusts
     if "any" in expr:
         return any(holds(branch, node) for branch in expr["any"])
     if "trust" in expr:

@@ -256,6 +256,24 @@ def test_bad_specs(api: Api, field: str, spec: dict[str, Any]) -> None:
     assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == field
 
 
+TAINT = {"key": "x", "effect": "no_schedule"}
+
+
+@pytest.mark.parametrize(
+    ("field", "taints"),
+    [
+        ("spec.taints", {}),
+        ("spec.taints", [TAINT | {"key": f"k{number}"} for number in range(101)]),
+        ("spec.taints", [TAINT, TAINT | {"value": "y"}]),
+        ("spec.taints[1].effect", [TAINT, TAINT | {"effect": "evict"}]),
+        ("spec.taints[0].key", [{"effect": "no_schedule"}]),
+    ],
+)
+def test_bad_taints(api: Api, field: str, taints: object) -> None:
+    spec = {"name": "bad", "instance_id": "first", "taints": taints}
+    assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == field
+
+
 @pytest.mark.parametrize("spec", [None, [], "node", 7])
 def test_a_spec_is_an_object(api: Api, spec: object) -> None:
     assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == "spec"
@@ -264,7 +282,6 @@ def test_a_spec_is_an_object(api: Api, spec: object) -> None:
 @pytest.mark.parametrize(
     ("field", "spec"),
     [
-        ("spec.taints", {"taints": [{"key": "x"}]}),
         ("spec.cpu_isolation", {"cpu_isolation": ["whole_core"]}),
         ("spec.gpu_exclusivity", {"gpu_exclusivity": ["session_exclusive"]}),
         ("spec.default_cpu_isolation", {"default_cpu_isolation": "whole_core"}),

@@ -16,6 +16,7 @@ NODE = {"node": ID}
 EPOCH = {"node": ID, "epoch": 1}
 REFUSING: dict[str, dict[str, Any]] = {
     "adopt_lease": {"queue": "q", "node": ID, "task": TASK},
+    "attest_node": NODE | {"domain": "d"},
     "cancel_lease": LEASE,
     "claim_task": EPOCH | {"queues": ["q"]},
     "complete_lease": CLAIM,
@@ -32,8 +33,11 @@ REFUSING: dict[str, dict[str, Any]] = {
     "release_lease": CLAIM,
     "requeue_failed": {"queue": "q"},
     "requeue_lease": LEASE,
+    "revoke_attestation": NODE | {"domain": "d"},
     "settle_and_claim": EPOCH | {"settle": [], "queues": ["q"]},
+    "taint_node": NODE | {"taint": {"key": "k", "effect": "no_execute"}},
     "uncordon_node": NODE,
+    "untaint_node": NODE | {"key": "k"},
     "update_lease": LEASE | {"changes": {}},
 }
 SERVING: dict[str, dict[str, Any]] = {
@@ -43,6 +47,8 @@ SERVING: dict[str, dict[str, Any]] = {
     "list_nodes": {},
     "list_queues": {},
     "match_nodes": {"placement": {}},
+    "service_policy": {"service": ID},
+    "set_service_policy": {"service": ID, "policy": {}},
 }
 LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 

@@ -48,6 +48,12 @@ MAY_CALL: dict[str, set[str]] = {
     "uncordon_node": {OPERATOR, ADMIN},
     "drain_node": {OPERATOR, ADMIN},
     "deregister_node": {OPERATOR, ADMIN},
+    "taint_node": {OPERATOR, ADMIN},
+    "untaint_node": {OPERATOR, ADMIN},
+    "attest_node": {OPERATOR, ADMIN},
+    "revoke_attestation": {OPERATOR, ADMIN},
+    "set_service_policy": {OPERATOR, ADMIN},
+    "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},
     "prune": {OPERATOR, ADMIN},
     "create_queue": {ADMIN},
@@ -169,6 +175,31 @@ def test_reaching_for_a_table_is_denied(conn: psycopg.Connection, role: str) -> 
         ):
             with refusing(DENIED):
                 conn.execute(statement.encode())
+
+
+def test_a_worker_neither_trusts_nor_untaints_itself(api: Api, conn: psycopg.Connection) -> None:
+    """Whatever it registers with."""
+    taint = {"key": "x", "effect": "no_schedule"}
+    with acting_as(conn, WORKER):
+        node = api.node()
+    with acting_as(conn, OPERATOR):
+        api.rows("taint_node", node=node.node_id, taint=taint)
+    with acting_as(conn, WORKER):
+        for function, more in (
+            ("attest_node", {"domain": "d"}),
+            ("revoke_attestation", {"domain": "d"}),
+            ("taint_node", {"taint": taint}),
+            ("untaint_node", {"key": "x"}),
+        ):
+            with refusing(DENIED):
+                api.rows(function, node=node.node_id, **more)
+        for trick in ("operator_taints", "attested", "trust"):
+            with refusing("QHA01"):
+                api.node(node.node_id, name=node.name, **{trick: ["d"]})
+        api.node(node.node_id, name=node.name, taints=[])
+    with acting_as(conn, OPERATOR):
+        assert [t["by"] for t in api.used(node)["taints"]] == ["operator"]
+        api.rows("attest_node", node=node.node_id, domain="d")
 
 
 def test_calling_what_is_not_ones_own_is_denied(api: Api, conn: psycopg.Connection) -> None:

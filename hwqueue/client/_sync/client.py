@@ -14,10 +14,11 @@ from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
+from hwqueue.client._sync.services import Services
 from hwqueue.types import SchemaVersion
 
 
-class Client(Queues, Leases, Claims, Nodes):
+class Client(Queues, Leases, Claims, Nodes, Services):
     """Everything the SQL functions do; the methods have their names.
 
     Args:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from hwqueue import calls
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import AsJson, Node, NodeMatch, NodeSpec, PruneResult, ReapResult
+from hwqueue.types import AsJson, Node, NodeMatch, NodeSpec, PruneResult, ReapResult, Taint
 
 
 class Nodes(Caller):
@@ -108,6 +108,73 @@ class Nodes(Caller):
         SQL: deregister_node. Safe inside your transaction: no, it locks the node until the end.
         """
         self._call(calls.DEREGISTER_NODE, p_node=node_id, p_shard=shard)
+
+    def taint_node(
+        self, node_id: UUID | str, taint: Taint | Mapping[str, Any], *, shard: int = 0
+    ) -> None:
+        """Keep leases off the node that do not tolerate the taint.
+
+        With effect `no_execute` those that run there are asked to stop, too: at once, or when the
+        seconds of their toleration are over. Another value of the same key and effect replaces it.
+
+        Raises: NodeUnknown, BadArgument.
+        SQL: taint_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        self._call(calls.TAINT_NODE, p_node=node_id, p_taint=plain(taint, "taint"), p_shard=shard)
+
+    def untaint_node(
+        self, node_id: UUID | str, key: str, *, effect: str | None = None, shard: int = 0
+    ) -> int:
+        """Take taints of this key off the node that `taint_node` put there.
+
+        Args:
+            effect: Only the one of this effect; None: all.
+
+        Returns: How many there were.
+        Raises: NodeUnknown, BadArgument.
+        SQL: untaint_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        return int(
+            self._value(
+                calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect, p_shard=shard
+            )
+        )
+
+    def attest_node(
+        self,
+        node_id: UUID | str,
+        domain: str,
+        *,
+        expires_at: datetime | None = None,
+        shard: int = 0,
+    ) -> None:
+        """Vouch that the node belongs to a trust domain, which leases may require.
+
+        Args:
+            domain: 1 to 255 bytes, compared byte for byte.
+            expires_at: With a time zone; None: it does not expire.
+
+        Raises: NodeUnknown, BadArgument.
+        SQL: attest_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        self._call(
+            calls.ATTEST_NODE,
+            p_node=node_id,
+            p_domain=domain,
+            p_expires_at=expires_at,
+            p_shard=shard,
+        )
+
+    def revoke_attestation(self, node_id: UUID | str, domain: str, *, shard: int = 0) -> bool:
+        """End an attestation; running leases that need it are asked to stop at once.
+
+        Returns: Whether there was one.
+        Raises: NodeUnknown, BadArgument.
+        SQL: revoke_attestation. Safe inside your transaction: no, it locks the node until the end.
+        """
+        return bool(
+            self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain, p_shard=shard)
+        )
 
     def reap(
         self, *, limit: int = 1000, unless_within: timedelta = timedelta(0), shard: int = 0

@@ -1,0 +1,25 @@
+-- Changes the policy keys of a service that are given and keeps the rest; null takes one back. failure_domain: what "the same place" means
+-- to leases that require or avoid the service, node, rack or label:KEY; else the queue's. anti_affinity_services: services that its
+-- leases keep away from, its own id included if they are to keep away from each other. A service need not have leases yet.
+-- Locks: the service's row. Raises: QHA01. Idempotent: yes. Gives the whole policy.
+create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard int default 0) returns jsonb
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_policy jsonb;
+  v_domain text;
+  v_away_from uuid[];
+begin
+  perform hwqueue.service_policy(p_service, p_shard);
+  perform hwqueue.check_shard(p_shard);
+  v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
+  v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
+  v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
+  insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
+  values (p_shard, p_service, v_domain, v_away_from)
+  on conflict (shard_id, service_id) do update
+  set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain else s.failure_domain end,
+      away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
+  return hwqueue.service_policy(p_service, p_shard);
+end
+$$;

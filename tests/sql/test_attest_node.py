@@ -1,0 +1,216 @@
+"""attest_node and revoke_attestation: what asks for trust runs only where somebody vouches."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import NOBODY, Api, Node
+from tests.sql.placed import codes, reasons, running_placed, spawn_placed, stop, verdict
+
+PROD = [{"trust": "acme.prod"}]
+A, B = {"trust": "a"}, {"trust": "b"}
+X = {"label": "x", "op": "exists"}
+MINUTE = timedelta(minutes=1)
+
+
+def attest(api: Api, node: Node, domain: str, **more: Any) -> None:
+    """Vouch for a node."""
+    api.rows("attest_node", node=node.node_id, domain=domain, **more)
+
+
+def revoke(api: Api, node: Node, domain: str) -> bool:
+    """Take it back."""
+    return bool(api.value("revoke_attestation", node=node.node_id, domain=domain))
+
+
+def test_who_is_not_attested_gets_nothing(api: Api) -> None:
+    queue, node, other = api.queue(), api.node(), api.node()
+    lease = spawn_placed(api, queue, require=PROD)
+    plain = api.spawn(queue)
+    assert api.claimed(node, queue, qty=9) == [plain]
+    [reason] = reasons(api, node, require=PROD)
+    assert (reason["code"], reason["permanent"]) == ("trust_not_attested", True)
+    assert '"acme.prod"' in reason["message"]
+    hint = api.row("claim_hint", queues=[queue], node=node.node_id)
+    assert hint["reasons"] == {"trust_not_attested": 1}
+    attest(api, other, "acme.prod")
+    assert codes(api, other, require=PROD) == []
+    assert api.claimed(node, queue) == []
+    assert api.claimed(other, queue) == [lease]
+
+
+def test_judged_before_it_is_judged_anew(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    lease = spawn_placed(api, queue, require=PROD)
+    assert api.claimed(node, queue) == []
+    attest(api, node, "acme.prod")
+    assert api.claimed(node, queue) == [lease]
+    waiting = spawn_placed(api, queue, require=PROD)
+    assert revoke(api, node, "acme.prod")
+    assert not revoke(api, node, "acme.prod")
+    assert api.claimed(node, queue) == []
+    attest(api, node, "acme.prod")
+    assert api.claimed(node, queue) == [waiting]
+
+
+@pytest.mark.parametrize("domain", ["Acme.prod", "acme.prod ", "acme", "acme.prod.eu", "é"])
+def test_byte_for_byte(api: Api, domain: str) -> None:
+    queue, node = api.queue(), api.node()
+    attest(api, node, domain)
+    spawn_placed(api, queue, require=[{"trust": "acme.prod"}])
+    spawn_placed(api, queue, require=[{"trust": "e\u0301"}])
+    mine = spawn_placed(api, queue, require=[{"trust": domain}])
+    assert api.claimed(node, queue, qty=9) == [mine]
+
+
+def test_all_domains_are_needed(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    lease = spawn_placed(api, queue, require=[A, B])
+    attest(api, node, "a")
+    assert codes(api, node, require=[A, B]) == ["trust_not_attested"]
+    assert api.claimed(node, queue) == []
+    attest(api, node, "b")
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_an_attestation_expires(api: Api, clock: Clock) -> None:
+    """To the moment, with nobody editing anything."""
+    queue, node = api.queue(), api.node()
+    attest(api, node, "acme.prod", expires_at=clock.now() + MINUTE)
+    first, second = (spawn_placed(api, queue, require=PROD) for _ in range(2))
+    clock.advance(MINUTE - timedelta(microseconds=1))
+    [claim] = api.claim(node, queue)
+    assert claim["lease_id"] == first
+    clock.advance(timedelta(microseconds=1))
+    assert api.claimed(node, queue) == []
+    assert codes(api, node, require=PROD) == ["trust_not_attested"]
+    assert verdict(api, node, claim) == "ok"  # trust holds at the claim
+    attest(api, node, "acme.prod")
+    assert api.claimed(node, queue) == [second]
+
+
+def test_inside_any(api: Api, clock: Clock) -> None:
+    """Any branch that holds is enough, and none that has expired."""
+    queue, node, labelled = api.queue(), api.node(), api.node(labels={"x": 1})
+    require = [{"any": [[A], [B], [X]]}]
+    assert api.claimed(labelled, queue) == []
+    leases = [spawn_placed(api, queue, require=require) for _ in range(4)]
+    assert api.claimed(labelled, queue) == leases[:1]
+    assert api.claimed(node, queue) == []
+    assert codes(api, node, require=require) == ["required_affinity_unsatisfiable"]
+    attest(api, node, "a", expires_at=clock.now() + MINUTE)
+    assert api.claimed(node, queue) == leases[1:2]
+    clock.advance(MINUTE)
+    assert api.claimed(node, queue) == []
+    attest(api, node, "b", expires_at=clock.now() + MINUTE)
+    assert api.claimed(node, queue) == leases[2:3]
+    clock.advance(MINUTE)
+    assert api.claimed(node, queue) == []
+    assert api.claimed(labelled, queue) == leases[3:]
+
+
+def test_nested_lists(api: Api) -> None:
+    """A domain required deep inside counts; a tag of that name is no domain."""
+    queue, node = api.queue(), api.node(labels={"deep": {"trust": "b"}})
+    inner = {"any": [[B, X], [{"any": [[A], [B]]}]]}
+    lease = spawn_placed(api, queue, require=[{"any": [[inner], [X]]}])
+    tagged = spawn_placed(api, queue, require=[{"tags": {"deep": {"trust": "b"}}}])
+    assert api.claimed(node, queue, qty=9) == [tagged]
+    attest(api, node, "a")
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_revoking_asks_what_needs_it_to_stop(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    attest(api, node, "a")
+    attest(api, node, "b")
+    needs_a, needs_b, either, plain = (
+        running_placed(api, queue, node, **({"require": require} if require else {}))
+        for require in ([A], [B], [{"any": [[A], [B]]}], [])
+    )
+    assert revoke(api, node, "a")
+    now = clock.now()
+    assert stop(api, needs_a) == ("preempted", 'trust "a" is revoked', now, now)
+    assert verdict(api, node, needs_a) == "preempted"
+    assert [verdict(api, node, claim) for claim in (needs_b, either, plain)] == ["ok"] * 3
+    assert revoke(api, node, "b")
+    assert verdict(api, node, either) == "preempted"
+    assert verdict(api, node, plain) == "ok"
+
+
+def test_only_who_needs_it_has_to_go(api: Api) -> None:
+    """A relabel never evicts, nor does what is revoked afterwards for others."""
+    queue, node = api.queue(), api.node(labels={"x": 1})
+    attest(api, node, "a")
+    claim = running_placed(api, queue, node, require=[X])
+    api.node(node.node_id, name=node.name, labels={})
+    assert revoke(api, node, "a")
+    assert verdict(api, node, claim) == "ok"
+
+
+def test_what_is_listed(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    node, until = api.node(), clock.now() + MINUTE
+    attest(api, node, "b")
+    attest(api, node, "a")
+    attest(api, node, "a", expires_at=until)
+    [(user,)] = conn.execute("select session_user")
+    first, second = api.used(node)["attestations"]
+    assert (first["domain"], datetime.fromisoformat(first["expires_at"])) == ("a", until)
+    assert (second["domain"], second["expires_at"]) == ("b", None)
+    for each in (first, second):
+        assert each["attested_by"] == user
+        assert datetime.fromisoformat(each["attested_at"]) == clock.now()
+
+
+def test_it_outlives_an_instance_but_not_a_registration(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    attest(api, node, "acme.prod")
+    again = api.node(node.node_id, name=node.name, instance_id="second")
+    lease = spawn_placed(api, queue, require=PROD)
+    assert api.claimed(again, queue) == [lease]
+    api.rows("deregister_node", node=node.node_id)
+    last = api.node(node.node_id, name=node.name, instance_id="third")
+    spawn_placed(api, queue, require=PROD)
+    assert api.claimed(last, queue) == []
+    assert api.used(last)["attestations"] == []
+
+
+def test_many_classes_behind_it(api: Api) -> None:
+    """What the node is not trusted for does not keep it from the rest, nor go before it."""
+    queue, node = api.queue(), api.node()
+    attest(api, node, "b")
+    spawn_placed(api, queue, require=[A])
+    plain = [api.spawn(queue, f"t{number}") for number in range(3)]
+    trusted = spawn_placed(api, queue, require=[B])
+    last = api.spawn(queue)
+    assert api.claimed(node, queue, qty=9) == [*plain, trusted, last]
+
+
+@pytest.mark.parametrize("function", ["attest_node", "revoke_attestation"])
+@pytest.mark.parametrize("domain", [None, "", "x" * 256, "é" * 128])
+def test_bad_domains(api: Api, function: str, domain: str | None) -> None:
+    refusal = api.refused("QHA01", function, node=api.node().node_id, domain=domain)
+    assert refusal.field == "p_domain"
+
+
+def test_the_longest_domain(api: Api) -> None:
+    attest(api, api.node(), "é" * 127 + "x")
+
+
+def test_an_expiry_that_has_passed(api: Api, clock: Clock) -> None:
+    refusal = api.refused(
+        "QHA01", "attest_node", node=api.node().node_id, domain="a", expires_at=clock.now()
+    )
+    assert refusal.field == "p_expires_at"
+
+
+@pytest.mark.parametrize("function", ["attest_node", "revoke_attestation"])
+def test_unknown_nodes(api: Api, function: str) -> None:
+    refusal = api.refused("QHN01", function, node=NOBODY, domain="a")
+    assert refusal.detail["node_id"] == str(NOBODY)
+    gone = api.node()
+    api.rows("deregister_node", node=gone.node_id)
+    api.refused("QHN01", function, node=gone.node_id, domain="a")

@@ -1,0 +1,70 @@
+"""set_service_policy and service_policy: what operators say of a service."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.sql.api import Api
+
+NOTHING: dict[str, Any] = {"failure_domain": None, "anti_affinity_services": []}
+OTHERS = sorted(str(uuid4()) for _ in range(3))
+
+
+def test_nothing_is_said_at_first(api: Api) -> None:
+    assert api.value("service_policy", service=uuid4()) == NOTHING
+
+
+@pytest.mark.parametrize("domain", ["node", "rack", "label:z", "label:" + "k" * 253])
+def test_domains(api: Api, domain: str) -> None:
+    service = uuid4()
+    policy = api.value("set_service_policy", service=service, policy={"failure_domain": domain})
+    assert policy == NOTHING | {"failure_domain": domain}
+    assert api.value("service_policy", service=service) == policy
+
+
+def test_keys_not_given_stay(api: Api) -> None:
+    service = uuid4()
+    api.rows("set_service_policy", service=service, policy={"failure_domain": "node"})
+    given = {"anti_affinity_services": [OTHERS[2], OTHERS[0].upper(), OTHERS[2]]}
+    policy = api.value("set_service_policy", service=service, policy=given)
+    assert policy == {"failure_domain": "node", "anti_affinity_services": [OTHERS[0], OTHERS[2]]}
+    assert api.value("set_service_policy", service=service, policy={}) == policy
+    policy = api.value("set_service_policy", service=service, policy={"failure_domain": None})
+    assert policy == NOTHING | {"anti_affinity_services": [OTHERS[0], OTHERS[2]]}
+    given = {"anti_affinity_services": []}
+    assert api.value("set_service_policy", service=service, policy=given) == NOTHING
+
+
+def test_a_service_may_keep_away_from_itself(api: Api) -> None:
+    service = str(uuid4())
+    given = {"anti_affinity_services": [service]}
+    policy = api.value("set_service_policy", service=service, policy=given)
+    assert policy == NOTHING | given
+
+
+@pytest.mark.parametrize(
+    ("field", "policy"),
+    [
+        ("policy", None),
+        ("policy", []),
+        ("policy.domain", {"domain": "node"}),
+        ("policy.failure_domain", {"failure_domain": "zone"}),
+        ("policy.failure_domain", {"failure_domain": "label:"}),
+        ("policy.failure_domain", {"failure_domain": "label:" + "k" * 254}),
+        ("policy.failure_domain", {"failure_domain": 7}),
+        ("policy.anti_affinity_services", {"anti_affinity_services": OTHERS[0]}),
+        ("policy.anti_affinity_services[1]", {"anti_affinity_services": [OTHERS[0], "x"]}),
+        ("policy.anti_affinity_services", {"anti_affinity_services": [None]}),
+    ],
+)
+def test_bad_policies(api: Api, field: str, policy: Any) -> None:
+    refusal = api.refused("QHA01", "set_service_policy", service=uuid4(), policy=policy)
+    assert refusal.field == field
+
+
+@pytest.mark.parametrize(
+    ("function", "more"), [("set_service_policy", {"policy": {}}), ("service_policy", {})]
+)
+def test_a_service_has_an_id(api: Api, function: str, more: dict[str, Any]) -> None:
+    assert api.refused("QHA01", function, service=None, **more).field == "p_service"

@@ -1,0 +1,329 @@
+"""taint_node and untaint_node: what keeps leases off a node, and what asks them to leave."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import NOBODY, Api, Node, token
+from tests.sql.placed import codes, reasons, running_placed, spawn_placed, stop, verdict
+
+FILM = {"key": "dedicated", "value": "film", "effect": "no_schedule"}
+SOFT = {"key": "slow", "effect": "prefer_no_schedule"}
+EVICT = {"key": "maintenance", "effect": "no_execute"}
+NOTHING = (None, None, None, None)
+
+
+def tolerating(taint: dict[str, str], **more: Any) -> list[dict[str, Any]]:
+    """A list of one toleration of just this taint."""
+    return [taint | {"op": "equal"} | more]
+
+
+def taint(api: Api, node: Node, *taints: dict[str, str]) -> None:
+    """Taint a node."""
+    for each in taints:
+        api.rows("taint_node", node=node.node_id, taint=each)
+
+
+@pytest.mark.parametrize("effect", ["no_schedule", "no_execute"])
+def test_what_does_not_tolerate_it_stays_away(api: Api, effect: str) -> None:
+    queue, node = api.queue(), api.node()
+    bad = FILM | {"effect": effect}
+    before = api.spawn(queue)
+    assert api.claimed(node, queue) == [before]  # judged before the node was tainted
+    taint(api, node, bad)
+    plain = api.spawn(queue)
+    tolerant = spawn_placed(api, queue, tolerate=tolerating(bad))
+    assert api.claimed(node, queue, qty=9) == [tolerant]
+    [reason] = reasons(api, node)
+    assert (reason["code"], reason["permanent"]) == ("untolerated_taint", True)
+    assert f"dedicated=film:{effect}" in reason["message"]
+    assert reason["predicate"] == bad
+    assert reasons(api, node, tolerate=tolerating(bad)) == []
+    hint = api.row("claim_hint", queues=[queue], node=node.node_id)
+    assert hint["reasons"] == {"untolerated_taint": 1}
+    assert api.claimed(api.node(), queue) == [plain]
+
+
+def test_leases_that_name_the_node_as_well(api: Api) -> None:
+    """They are judged for the node, not for its profile."""
+    queue, node = api.queue(), api.node()
+    require = [{"node": [str(node.node_id)]}]
+    api.spawn(queue, placement={"require": require})
+    assert len(api.claim(node, queue)) == 1
+    taint(api, node, FILM)
+    lease = api.spawn(queue, placement={"require": require})
+    assert api.claimed(node, queue) == []
+    api.rows("untaint_node", node=node.node_id, key="dedicated")
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_untainted_it_works_again(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    taint(api, node, FILM, FILM | {"effect": "no_execute"}, FILM | {"key": "other"})
+    lease = api.spawn(queue)
+    assert api.value("untaint_node", node=node.node_id, key="dedicated", effect="no_execute") == 1
+    assert [t["key"] for t in api.used(node)["taints"]] == ["dedicated", "other"]
+    assert api.value("untaint_node", node=node.node_id, key="dedicated") == 1
+    assert api.value("untaint_node", node=node.node_id, key="dedicated") == 0
+    assert api.claimed(node, queue) == []
+    assert api.value("untaint_node", node=node.node_id, key="other") == 1
+    assert api.claimed(node, queue) == [lease]
+    assert api.used(node)["taints"] == []
+
+
+def test_twice_is_once(api: Api, clock: Clock) -> None:
+    node = api.node()
+    taint(api, node, FILM, EVICT)
+    clock.advance(timedelta(seconds=3))
+    before = api.contents()
+    taint(api, node, FILM, EVICT)
+    assert api.contents() == before
+
+
+def test_one_of_each_key_and_effect(api: Api) -> None:
+    node = api.node()
+    taint(api, node, FILM, FILM | {"value": "games"}, FILM | {"effect": "no_execute"})
+    listed = api.used(node)["taints"]
+    assert {(t["value"], t["effect"], t["by"]) for t in listed} == {
+        ("games", "no_schedule", "operator"),
+        ("film", "no_execute", "operator"),
+    }
+
+
+def test_a_registration_changes_its_own_taints_only(api: Api) -> None:
+    queue, own = api.queue(), {"key": "booting", "effect": "no_schedule"}
+    node = api.node(taints=[own])
+    taint(api, node, FILM)
+    assert codes(api, node) == ["untolerated_taint"] * 2
+    api.node(node.node_id, name=node.name, taints=[])
+    assert [t["key"] for t in api.used(node)["taints"]] == ["dedicated"]
+    assert codes(api, node) == ["untolerated_taint"]
+    api.node(node.node_id, name=node.name, instance_id="second", taints=[own, FILM])
+    assert [(t["key"], t["by"]) for t in api.used(node)["taints"]] == [
+        ("booting", "node"),
+        ("dedicated", "node"),
+        ("dedicated", "operator"),
+    ]
+    # what the node registered with is not the operator's to take away, and the other way round
+    assert api.value("untaint_node", node=node.node_id, key="booting") == 0
+    assert api.value("untaint_node", node=node.node_id, key="dedicated") == 1
+    assert codes(api, node) == ["untolerated_taint"] * 2
+    again = api.node(node.node_id, name=node.name, instance_id="second")
+    lease = api.spawn(queue)
+    assert api.claimed(again, queue) == [lease]
+
+
+def test_a_node_keeps_them_while_it_is_away(api: Api) -> None:
+    """Like a cordon: deregistered and registered again it is still tainted."""
+    node = api.node()
+    taint(api, node, FILM)
+    api.rows("deregister_node", node=node.node_id)
+    api.node(node.node_id, name=node.name, instance_id="second")
+    assert codes(api, node) == ["untolerated_taint"]
+
+
+def test_soft_taints_lower_the_score(api: Api) -> None:
+    """The more of them a lease does not tolerate, the lower; without them nothing changes."""
+    queue = api.queue(weights={"affinity": 1, "fit": 0, "spread": 0})
+    clean, soft, softer = api.node(), api.node(), api.node()
+    taint(api, soft, SOFT)
+    taint(api, softer, SOFT, SOFT | {"key": "hot"})
+    for node, score in ((clean, 0), (soft, -50), (softer, -200 / 3)):
+        lease = api.spawn(queue)
+        [claim] = api.claim(node, queue)
+        assert (claim["lease_id"], claim["score"]) == (lease, pytest.approx(score))
+        assert codes(api, node) == []
+        matched = {
+            row["node_id"]: row["score"]
+            for row in api.rows("match_nodes", placement={}, options={"queue": queue})
+        }
+        assert matched[node.node_id] == pytest.approx(score)
+    claim = running_placed(api, queue, soft, tolerate=[{"op": "exists"}])
+    assert claim["score"] == 0
+
+
+def test_a_lease_that_minds_waits_for_one_that_does_not(api: Api) -> None:
+    """The taint decides among leases of equal priority, however old they are."""
+    queue, node = api.queue(), api.node()
+    taint(api, node, SOFT)
+    minding = api.spawn(queue)
+    tolerant = spawn_placed(api, queue, tolerate=tolerating(SOFT))
+    assert api.claimed(node, queue) == [tolerant]
+    assert api.claimed(node, queue) == [minding]
+
+
+def test_preferences_and_soft_taints(api: Api) -> None:
+    """Each weighs as much as all preferences together."""
+    queue = api.queue(weights={"affinity": 1, "fit": 0, "spread": 0})
+    prefer = [{"weight": 30, "when": {"label": "zone", "op": "in", "values": ["a"]}}]
+    node = api.node(labels={"zone": "a"}, taints=[SOFT])
+    api.spawn(queue, placement={"prefer": prefer})
+    [claim] = api.claim(node, queue)
+    assert claim["score"] == 0
+    other = api.node(labels={"zone": "a"})
+    api.spawn(queue, placement={"prefer": prefer})
+    [claim] = api.claim(other, queue)
+    assert claim["score"] == 100
+
+
+def test_no_execute_asks_what_runs_to_stop(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    plain = running_placed(api, queue, node)
+    tolerant = running_placed(api, queue, node, tolerate=tolerating(EVICT))
+    taint(api, node, FILM, SOFT)
+    assert stop(api, plain) == NOTHING
+    taint(api, node, EVICT)
+    now = clock.now()
+    assert stop(api, plain) == ("preempted", "taint maintenance:no_execute", now, now)
+    assert stop(api, tolerant) == NOTHING
+    assert (verdict(api, node, plain), verdict(api, node, tolerant)) == ("preempted", "ok")
+    api.rows("untaint_node", node=node.node_id, key="maintenance")
+    assert verdict(api, node, plain) == "preempted"  # its worker may know already
+    assert api.value("release_lease", **token(plain)) == "pending"
+
+
+def test_tolerated_for_a_time(api: Api, clock: Clock) -> None:
+    """The worker is told when the time is over, not before; the shortest of several counts."""
+    queue, node = api.queue(), api.node()
+    both = [*tolerating(EVICT, seconds=30), {"op": "exists", "effect": "no_execute", "seconds": 10}]
+    claim = running_placed(api, queue, node, tolerate=both)
+    taint(api, node, EVICT)
+    end = clock.now() + timedelta(seconds=10)
+    assert stop(api, claim) == ("preempted", "taint maintenance:no_execute", end, end)
+    assert verdict(api, node, claim) == "ok"
+    clock.advance(timedelta(seconds=10))
+    assert verdict(api, node, claim) == "preempted"
+
+
+def test_zero_seconds_is_at_once(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=0))
+    taint(api, node, EVICT)
+    assert verdict(api, node, claim) == "preempted"
+
+
+def test_untainted_in_time_it_may_stay(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
+    taint(api, node, EVICT)
+    clock.advance(timedelta(seconds=29))
+    assert api.value("untaint_node", node=node.node_id, key="maintenance") == 1
+    assert stop(api, claim) == NOTHING
+    clock.advance(timedelta(seconds=9))
+    assert verdict(api, node, claim) == "ok"
+
+
+def test_of_two_taints_the_earlier_end_counts(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    other = EVICT | {"key": "heat"}
+    tolerate = [*tolerating(EVICT, seconds=30), *tolerating(other, seconds=5)]
+    claim = running_placed(api, queue, node, tolerate=tolerate)
+    taint(api, node, EVICT)
+    late = clock.now() + timedelta(seconds=30)
+    clock.advance(timedelta(seconds=2))
+    taint(api, node, other)
+    assert stop(api, claim)[1:3] == ("taint heat:no_execute", clock.now() + timedelta(seconds=5))
+    api.rows("untaint_node", node=node.node_id, key="heat")
+    assert stop(api, claim) == ("preempted", "taint maintenance:no_execute", late, late)
+
+
+def test_a_node_that_taints_itself(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    plain = running_placed(api, queue, node)
+    timed = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
+    api.node(node.node_id, name=node.name, taints=[EVICT])
+    assert verdict(api, node, plain) == "preempted"
+    end = clock.now() + timedelta(seconds=30)
+    clock.advance(timedelta(seconds=7))
+    api.node(node.node_id, name=node.name, taints=[EVICT], labels={"zone": "a"})
+    assert stop(api, timed)[2] == end  # the taint was there before
+    api.node(node.node_id, name=node.name, taints=[])
+    assert stop(api, timed) == NOTHING
+
+
+def test_who_comes_later_may_stay_as_long(api: Api, clock: Clock) -> None:
+    """Granted or adopted beside the taint: reap notes when they have to leave."""
+    queue, node = api.queue(), api.node()
+    taint(api, node, EVICT)
+    clock.advance(timedelta(seconds=100))
+    timed = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
+    ever = running_placed(api, queue, node, tolerate=tolerating(EVICT))
+    adopted = api.row("adopt_lease", queue=queue, node=node.node_id, task="work", params={})
+    end = clock.now() + timedelta(seconds=30)
+    clock.advance(timedelta(seconds=5))
+    api.rows("reap")
+    assert stop(api, timed)[2:] == (end, end)
+    assert stop(api, adopted)[2:] == (clock.now(), clock.now())
+    assert stop(api, ever) == NOTHING
+
+
+def test_a_cancellation_is_told_at_once(api: Api, clock: Clock) -> None:
+    """Whatever a taint would have asked later; and it is not taken back with the taint."""
+    queue, node = api.queue(), api.node()
+    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
+    taint(api, node, EVICT)
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    assert verdict(api, node, claim) == "cancelled"
+    api.rows("untaint_node", node=node.node_id, key="maintenance")
+    assert verdict(api, node, claim) == "cancelled"
+
+
+def test_a_drain_is_told_at_once(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node()
+    claim = running_placed(api, queue, node, tolerate=tolerating(EVICT, seconds=30))
+    taint(api, node, EVICT)
+    api.rows("drain_node", node=node.node_id, deadline=timedelta(seconds=60))
+    end = clock.now() + timedelta(seconds=30)
+    assert stop(api, claim) == ("preempted", "node is drained", clock.now(), end)
+    api.rows("untaint_node", node=node.node_id, key="maintenance")
+    assert verdict(api, node, claim) == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("p_taint", None),
+        ("p_taint", "x"),
+        ("p_taint", []),
+        ("p_taint.when", FILM | {"when": 1}),
+        ("p_taint.key", {"effect": "no_schedule"}),
+        ("p_taint.key", FILM | {"key": ""}),
+        ("p_taint.key", FILM | {"key": "x" * 254}),
+        ("p_taint.value", FILM | {"value": 7}),
+        ("p_taint.value", FILM | {"value": "x" * 254}),
+        ("p_taint.effect", {"key": "x"}),
+        ("p_taint.effect", FILM | {"effect": "NoSchedule"}),
+    ],
+)
+def test_bad_taints(api: Api, field: str, bad: Any) -> None:
+    node = api.node()
+    refusal = api.refused("QHA01", "taint_node", node=node.node_id, taint=bad)
+    assert refusal.field == field
+
+
+def test_bad_ways_to_untaint(api: Api) -> None:
+    node = api.node().node_id
+    assert api.refused("QHA01", "untaint_node", node=node, key=None).field == "p_key"
+    refusal = api.refused("QHA01", "untaint_node", node=node, key="x", effect="all")
+    assert refusal.field == "p_effect"
+
+
+def test_at_most_a_hundred(api: Api) -> None:
+    node = api.node()
+    taint(api, node, *({"key": f"k{number}", "effect": "no_schedule"} for number in range(100)))
+    taint(api, node, {"key": "k7", "value": "other", "effect": "no_schedule"})
+    refusal = api.refused("QHA01", "taint_node", node=node.node_id, taint=FILM)
+    assert refusal.field == "p_taint"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [("taint_node", {"taint": FILM}), ("untaint_node", {"key": "x"})],
+)
+def test_unknown_nodes(api: Api, function: str, arguments: dict[str, Any]) -> None:
+    assert api.refused("QHN01", function, node=NOBODY, **arguments).detail["node_id"] == str(NOBODY)
+    gone = api.node()
+    api.rows("deregister_node", node=gone.node_id)
+    api.refused("QHN01", function, node=gone.node_id, **arguments)
