@@ -48,7 +48,7 @@ specs = st.lists(
     max_size=4,
 )
 apps = st.sampled_from(["x", "y"])
-selectors = st.one_of(
+selectors: st.SearchStrategy[Options] = st.one_of(
     st.just({"labels": {}}),
     apps.map(lambda app: {"labels": {"app": app}}),
     apps.map(lambda app: {"exprs": [{"label": "app", "op": "not_in", "values": [app]}]}),
