@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 
 import psycopg
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tests.cases.support import NOT_YET, OTHERS, PATIENCE, POLICY, RATHER_OTHERS, SPREAD
@@ -48,7 +48,7 @@ specs = st.lists(
     max_size=4,
 )
 apps = st.sampled_from(["x", "y"])
-selectors = st.one_of(
+selectors: st.SearchStrategy[Options] = st.one_of(
     st.just({"labels": {}}),
     apps.map(lambda app: {"labels": {"app": app}}),
     apps.map(lambda app: {"exprs": [{"label": "app", "op": "not_in", "values": [app]}]}),
@@ -130,6 +130,8 @@ runs = st.lists(st.tuples(places, holders, st.booleans()), max_size=4).map(
 )
 
 
+# All examples share a database, and each leaves terms behind: late ones take longer.
+@settings(max_examples=min(150, settings().max_examples))
 @given(specs=specs, running=runs, new=newcomers)
 def test_claim_match_and_oracle_agree(
     conn: psycopg.Connection,
