@@ -2162,7 +2162,7 @@ begin
   elsif p_expr ?| array['leases', 'service', 'lease'] then
     return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
-    v_holds := p_expr -> 'node' @> to_jsonb(p_node);
+    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: some node that is not named
   elsif p_expr ? 'rack' then
     if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
       return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
@@ -2227,6 +2227,8 @@ $$;
 CREATE FUNCTION hwqueue.extreme_affinity(p_class hwqueue.placement_class, p_affinity double precision, p_sign integer, p_now timestamp with time zone, p_shard integer) RETURNS double precision
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+  v_named uuid[] := hwqueue.named_nodes(p_class);
 begin
   return (
     select a.affinity
@@ -2239,20 +2241,21 @@ begin
       union all  -- those that have not seen the class yet
       select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
       from hwqueue.profile p
-      where not p_class.is_pinned and p.shard_id = p_shard and p.classes_seen <= p_class.created_xid
-        and p_class.class_id <> all (p.classes_judged) and hwqueue.suits(p_class, p, null, '{}')
+      where p.shard_id = p_shard and (p_class.is_pinned
+               or p.classes_seen <= p_class.created_xid and p_class.class_id <> all (p.classes_judged))
+        and hwqueue.suits(p_class, p, null, '{}')
       union all
       select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
       from hwqueue.node n
       join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-      where p_class.is_pinned and n.shard_id = p_shard and n.node_id = any (hwqueue.named_nodes(p_class))
+      where n.shard_id = p_shard and n.node_id = any (v_named)
         and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
     ) a
     where (a.affinity - p_affinity) * p_sign > 0
       and exists (
         select 1 from hwqueue.node n
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-        where n.shard_id = p_shard and (n.profile_id = a.profile_id or n.node_id = a.node_id) and n.deregistered_at is null
+        where n.shard_id = p_shard and (n.profile_id = a.profile_id and n.node_id <> all (v_named) or n.node_id = a.node_id) and n.deregistered_at is null
           and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
           and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
     order by a.affinity * p_sign desc limit 1);
@@ -7886,7 +7889,7 @@ declare
   v_facts jsonb := '[]'::jsonb;
 begin
   for v_term in
-    select (s.value -> 'self')::boolean as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+    select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint

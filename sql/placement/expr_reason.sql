@@ -33,7 +33,7 @@ begin
   elsif p_expr ?| array['leases', 'service', 'lease'] then
     return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
-    v_holds := p_expr -> 'node' @> to_jsonb(p_node);
+    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: some node that is not named
   elsif p_expr ? 'rack' then
     if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
       return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null

@@ -42,6 +42,8 @@ create or replace function hwqueue.extreme_affinity(p_class hwqueue.placement_cl
 returns double precision
 language plpgsql stable
 as $$
+declare
+  v_named uuid[] := hwqueue.named_nodes(p_class);
 begin
   return (
     select a.affinity
@@ -54,20 +56,21 @@ begin
       union all  -- those that have not seen the class yet
       select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
       from hwqueue.profile p
-      where not p_class.is_pinned and p.shard_id = p_shard and p.classes_seen <= p_class.created_xid
-        and p_class.class_id <> all (p.classes_judged) and hwqueue.suits(p_class, p, null, '{}')
+      where p.shard_id = p_shard and (p_class.is_pinned
+               or p.classes_seen <= p_class.created_xid and p_class.class_id <> all (p.classes_judged))
+        and hwqueue.suits(p_class, p, null, '{}')
       union all
       select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
       from hwqueue.node n
       join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-      where p_class.is_pinned and n.shard_id = p_shard and n.node_id = any (hwqueue.named_nodes(p_class))
+      where n.shard_id = p_shard and n.node_id = any (v_named)
         and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
     ) a
     where (a.affinity - p_affinity) * p_sign > 0
       and exists (
         select 1 from hwqueue.node n
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-        where n.shard_id = p_shard and (n.profile_id = a.profile_id or n.node_id = a.node_id) and n.deregistered_at is null
+        where n.shard_id = p_shard and (n.profile_id = a.profile_id and n.node_id <> all (v_named) or n.node_id = a.node_id) and n.deregistered_at is null
           and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
           and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
     order by a.affinity * p_sign desc limit 1);

@@ -12,7 +12,7 @@ declare
   v_facts jsonb := '[]'::jsonb;
 begin
   for v_term in
-    select (s.value -> 'self')::boolean as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+    select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint

@@ -44,8 +44,6 @@ def expr_holds(expr: Expr, node: Node) -> bool:
         return expr["trust"] in node.trusts
     if "any" in expr:
         return any(holds(branch, node) for branch in expr["any"])
-    if "trust" in expr:
-        return expr["trust"] in node.trusts
     if "rack" in expr and node.rack is None:
         return bool(expr.get("unknown", "pass" if away else "fail") == "pass")
     return _is_target(expr, node) != away

@@ -1,34 +1,18 @@
-"""Leases of a class that is given in its normal form, so that a test is about what decides."""
+"""What tests of taints and attestations ask again and again."""
 
 from typing import Any
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
+from tests.sql.api import Api, Node, Row, beat
 
-from tests.sql.api import TASK, Api, Node, Row, beat
-
-_CLASS = """
-  select hwqueue.find_class(queue_id, %s, '', null, '{}', %s, 0) from hwqueue.queue where name = %s
-"""
-_REASONS = """
-  select hwqueue.class_reasons(hwqueue.draft_class(0, 'work', '', null, '{}', %s, 0), n,
-                               hwqueue.read_load(n.node_id, 0), hwqueue.clock())
-  from hwqueue.node n where node_id = %s
-"""
 _STOP = """
   select stop_reason, stop_detail, stop_requested_at, stop_by from hwqueue.claim where lease_id = %s
 """
 
 
 def spawn_placed(api: Api, queue: str, **placement: Any) -> UUID:
-    """Spawn a lease with this placement, in normal form; its id."""
-    with api.conn.transaction():
-        lease = api.spawn(queue)
-        row = api.conn.execute(_CLASS, [TASK, Jsonb(placement), queue]).fetchone()
-        for table in ("lease", "ready"):
-            statement = f"update hwqueue.{table} set class_id = %s where lease_id = %s"
-            api.conn.execute(statement.encode(), [*(row or ()), lease])
-    return lease
+    """Spawn a lease with this placement; its id."""
+    return api.spawn(queue, placement=placement)
 
 
 def running_placed(api: Api, queue: str, node: Node, **placement: Any) -> Row:
@@ -41,8 +25,13 @@ def running_placed(api: Api, queue: str, node: Node, **placement: Any) -> Row:
 
 def reasons(api: Api, node: Node, **placement: Any) -> list[Row]:
     """Why the node may not run such a lease."""
-    row = api.conn.execute(_REASONS, [Jsonb(placement), node.node_id]).fetchone()
-    return list((row or ([],))[0])
+    [row] = [
+        row
+        for row in api.rows("match_nodes", placement=placement)
+        if row["node_id"] == node.node_id
+    ]
+    found: list[Row] = row["reasons"]
+    return found
 
 
 def codes(api: Api, node: Node, **placement: Any) -> list[str]:

@@ -281,42 +281,6 @@ def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
     assert api.state(api.spawn(api.queue(), placement={"require": require})) == "pending"
 
 
-AT_MOST_ONE: Row = {"domain": "rack", "max_per_domain": 1, "select": {"same": "task"}}
-AWAY: Row = {"leases": {"labels": {"app": "web"}}, "domain": "rack", "away": True}
-
-
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("patience", {"patience": 2}),
-        ("placement.tolerate", {"placement": {"tolerate": [{"key": "k", "op": "exists"}]}}),
-        ("placement.spread", {"placement": {"spread": [AT_MOST_ONE]}}),
-        ("placement.isolation", {"placement": {"isolation": {"cpu": "whole_core"}}}),
-        ("placement.require", {"placement": {"require": [{"trust": "tee"}]}}),
-        ("placement.require", {"placement": {"require": [{"lease": ID}]}}),
-        ("placement.require", {"placement": {"require": [{"service": ID}]}}),
-        ("placement.require", {"placement": {"require": [AWAY]}, "affinity_tags": {"a": 1}}),
-        ("placement.require", {"placement": {"require": [{"any": [[{"rack": 1}], [AWAY]]}]}}),
-        ("placement.prefer", {"placement": {"prefer": [{"when": {"service": ID}}]}}),
-    ],
-)
-def test_what_this_version_does_not_serve(api: Api, field: str, options: Row) -> None:
-    """Refused, never ignored: that would weaken what was asked for."""
-    refusal = api.refused("QHC05", "spawn_lease", **spawn(api.queue(), **options))
-    assert refusal.field == f"options.{field}"
-
-
-@pytest.mark.parametrize("expr", [{"trust": "tee"}, {"lease": ID}, AWAY])
-def test_what_other_functions_do_not_serve(api: Api, expr: Row) -> None:
-    placement = {"require": [expr]}
-    lease = api.spawn(api.queue())
-    refusal = api.refused("QHC05", "match_nodes", placement=placement)
-    assert refusal.field == "placement.require"
-    changes = {"placement": placement}
-    refusal = api.refused("QHC05", "update_lease", lease=lease, changes=changes)
-    assert refusal.field == "changes.placement.require"
-
-
 @pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated", "best_effort"])
 def test_an_isolation_class_is_named(api: Api, cpu: str) -> None:
     placement = {"isolation": {"cpu": cpu}}

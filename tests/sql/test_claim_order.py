@@ -28,14 +28,14 @@ def test_priority_first_and_higher_is_sooner(api: Api) -> None:
 
 
 def test_priority_over_score(api: Api) -> None:
-    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})
     liked = api.spawn(queue, placement=preferring(100, zone="a"))
     urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
     assert api.claimed(node, queue, qty=2) == [urgent, liked]
 
 
 def test_affinity_over_age(api: Api) -> None:
-    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})
     wanted = [("elsewhere", preferring(100, zone="b")), ("away", preferring(-100, zone="a"))]
     wanted += [("neutral", {}), ("here", preferring(1, zone="a"))]
     leases = {name: api.spawn(queue, placement=placement) for name, placement in wanted}
@@ -46,7 +46,7 @@ def test_affinity_over_age(api: Api) -> None:
 
 
 def test_affinity_with_and_without_a_node(api: Api) -> None:
-    queue, node, other = api.queue(), api.node(), api.node()
+    queue, node, other = api.queue(patience=0), api.node(), api.node()
     away = api.spawn(queue, anti_affinity_with=str(node.node_id))
     neutral = api.spawn(queue)
     here = api.spawn(queue, affinity_with=str(node.node_id))
@@ -196,7 +196,8 @@ class TestWindowAndProbe:
 
     def test_the_front_is_seen_however_many_classes_there_are(self, api: Api) -> None:
         """The oldest entry of the lowest rank is always in, even if its class is not probed."""
-        queue, node = api.queue(window=20, probe=1), api.node(labels={"zone": "a"})
+        queue = api.queue(window=20, probe=1, patience=0)
+        node = api.node(labels={"zone": "a"})
         urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
         api.spawn(queue, placement=preferring(100, zone="a"))
         assert api.claimed(node, queue) == [urgent]

@@ -8,6 +8,7 @@ DEFAULTS = {
     "claim_timeout": 60,
     "heartbeat_interval": 15,
     "poll_interval": 1,
+    "patience": 2,
     "max_attempts": 5,
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "ageing_step": 0,
@@ -19,6 +20,7 @@ GIVEN = {
     "claim_timeout": "2 minutes",
     "heartbeat_interval": 20.5,
     "poll_interval": "250 milliseconds",
+    "patience": 0.5,
     "max_attempts": 7,
     "retry": {"kind": "fixed", "base": "1 minute"},
     "ageing_step": 30,
@@ -152,8 +154,3 @@ def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
     assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (
         f"policy.{part}"
     )
-
-
-def test_what_this_version_does_not_serve(api: Api) -> None:
-    refusal = api.refused("QHC05", "create_queue", queue="later", policy={"patience": 2})
-    assert refusal.field == "policy.patience"

@@ -56,6 +56,7 @@ MAY_CALL: dict[str, set[str]] = {
     "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},
     "prune": {OPERATOR, ADMIN},
+    "verify_invariants": {OPERATOR, ADMIN},
     "create_queue": {ADMIN},
     "set_queue_policy": {ADMIN},
     "drop_queue": {ADMIN},

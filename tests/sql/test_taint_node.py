@@ -126,7 +126,7 @@ def test_a_node_keeps_them_while_it_is_away(api: Api) -> None:
 
 def test_soft_taints_lower_the_score(api: Api) -> None:
     """The more of them a lease does not tolerate, the lower; without them nothing changes."""
-    queue = api.queue(weights={"affinity": 1, "fit": 0, "spread": 0})
+    queue = api.queue(weights={"affinity": 1, "fit": 0, "spread": 0}, patience=0)
     clean, soft, softer = api.node(), api.node(), api.node()
     taint(api, soft, SOFT)
     taint(api, softer, SOFT, SOFT | {"key": "hot"})
@@ -146,7 +146,7 @@ def test_soft_taints_lower_the_score(api: Api) -> None:
 
 def test_a_lease_that_minds_waits_for_one_that_does_not(api: Api) -> None:
     """The taint decides among leases of equal priority, however old they are."""
-    queue, node = api.queue(), api.node()
+    queue, node = api.queue(patience=0), api.node()
     taint(api, node, SOFT)
     minding = api.spawn(queue)
     tolerant = spawn_placed(api, queue, tolerate=tolerating(SOFT))

@@ -1,0 +1,176 @@
+"""Patience: a lease waits for a better node that lives, a bounded time, and says so."""
+
+from datetime import timedelta
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Row, token
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+ZONES: Row = {
+    "prefer": [
+        {"weight": 100, "when": {"label": "zone", "op": "in", "values": ["a"]}},
+        {"weight": 50, "when": {"label": "zone", "op": "in", "values": ["b"]}},
+    ]
+}
+
+
+def retry_after(api: Api, node: object, queue: str) -> tuple[float, Row]:
+    """What claim_hint says: seconds and reasons."""
+    row = api.row("claim_hint", queues=[queue], node=node)
+    return row["retry_after"].total_seconds(), row["reasons"]
+
+
+def fleet(api: Api) -> tuple:  # type: ignore[type-arg]
+    """A node in each of the zones a, b and c; no other nodes live."""
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return tuple(api.node(labels={"zone": zone}) for zone in "abc")
+
+
+def test_the_best_node_does_not_wait(api: Api) -> None:
+    best, _, _ = fleet(api)
+    queue = api.queue()
+    lease = api.spawn(queue, placement=ZONES)
+    assert api.claimed(best, queue) == [lease]
+
+
+def test_others_wait_by_how_much_worse_they_are(api: Api, clock: Clock) -> None:
+    _, middle, worst = fleet(api)
+    queue = api.queue(poll_interval=60)
+    lease = api.spawn(queue, placement=ZONES)
+    assert api.claimed(middle, queue) == api.claimed(worst, queue) == []
+    seconds, reasons = retry_after(api, worst.node_id, queue)
+    assert reasons == {"waiting_for_preferred": 1}
+    assert 1.5 < seconds <= 2
+    assert 0.5 < retry_after(api, middle.node_id, queue)[0] <= 1
+    clock.advance(timedelta(seconds=1))
+    assert api.claimed(worst, queue) == []
+    assert api.claimed(middle, queue) == [lease]
+
+
+def test_no_longer_than_its_patience(api: Api, clock: Clock) -> None:
+    _, _, worst = fleet(api)
+    queue = api.queue(patience=30)
+    lease = api.spawn(queue, placement=ZONES)
+    hasty = api.spawn(queue, placement=ZONES, patience=1)
+    clock.advance(timedelta(seconds=1))
+    assert api.claimed(worst, queue) == [hasty]
+    assert api.claimed(worst, queue) == []
+    clock.advance(timedelta(seconds=29))
+    assert api.claimed(worst, queue) == [lease]
+
+
+@pytest.mark.parametrize("gone", ["dead", "cordoned", "deregistered", "too small"])
+def test_only_for_nodes_that_could_run_it(api: Api, clock: Clock, gone: str) -> None:
+    best, middle, _ = fleet(api)
+    queue = api.queue()
+    placement = ZONES
+    if gone == "dead":
+        clock.advance(timedelta(seconds=50))
+        api.rows("heartbeat_node", **middle.who, claims=[])
+    elif gone == "cordoned":
+        api.rows("cordon_node", node=best.node_id)
+    elif gone == "deregistered":
+        api.rows("deregister_node", node=best.node_id)
+    else:
+        api.node(best.node_id, name=best.name, labels={"zone": "a"}, capacity={"cpu_milli": 1})
+        placement = ZONES | {"resources": {"cpu_milli": 2}}
+    lease = api.spawn(queue, placement=placement)
+    assert api.claimed(middle, queue) == [lease]
+
+
+def test_a_busy_node_is_waited_for(api: Api, clock: Clock) -> None:
+    """Its total capacity counts, not what is free."""
+    best, middle, _ = fleet(api)
+    api.node(best.node_id, name=best.name, labels={"zone": "a"}, slots=1)
+    queue = api.queue()
+    assert len(api.claimed(best, queue)) == 0
+    first, second = (api.spawn(queue, placement=ZONES) for _ in range(2))
+    assert api.claimed(best, queue, qty=2) == [first]
+    assert api.claimed(middle, queue) == []
+    clock.advance(timedelta(seconds=1))
+    assert api.claimed(middle, queue) == [second]
+
+
+def test_a_node_that_has_never_asked_counts(api: Api) -> None:
+    """What its profile may run has not been judged yet."""
+    _, middle, _ = fleet(api)
+    queue = api.queue()
+    api.spawn(queue, placement=ZONES)
+    assert api.claimed(middle, queue) == []
+
+
+def test_what_waits_does_not_keep_others_waiting(api: Api) -> None:
+    _, _, worst = fleet(api)
+    queue = api.queue()
+    waiting = [api.spawn(queue, placement=ZONES, priority=9) for _ in range(3)]
+    lease = api.spawn(queue)
+    assert api.claimed(worst, queue, qty=5) == [lease]
+    assert all(api.state(one) == "pending" for one in waiting)
+
+
+def test_a_failed_poll_or_a_release_of_others_sets_nothing_back(api: Api, clock: Clock) -> None:
+    _, middle, _ = fleet(api)
+    queue = api.queue()
+    lease = api.spawn(queue, placement=ZONES)
+    for _ in range(3):
+        assert api.claimed(middle, queue) == []
+        clock.advance(timedelta(seconds=0.3))
+    other = api.spawn(queue)
+    [claim] = api.claim(middle, queue)
+    assert claim["lease_id"] == other
+    api.rows("release_lease", **token(claim), delay="1 hour")
+    clock.advance(timedelta(seconds=0.1))
+    assert api.claimed(middle, queue) == [lease]
+
+
+def test_a_retry_waits_anew(api: Api, clock: Clock) -> None:
+    """From the moment it is claimable again."""
+    _, middle, _ = fleet(api)
+    queue = api.queue(retry={"kind": "fixed", "base": 0})
+    api.spawn(queue, placement=ZONES)
+    clock.advance(timedelta(seconds=5))
+    [claim] = api.claim(middle, queue)
+    api.rows("fail_lease", **token(claim), error={})
+    assert api.claimed(middle, queue) == []
+    clock.advance(timedelta(seconds=1))
+    assert len(api.claimed(middle, queue)) == 1
+
+
+def test_none_at_all(api: Api) -> None:
+    _, _, worst = fleet(api)
+    queue = api.queue(patience=0)
+    lease = api.spawn(queue, placement=ZONES)
+    assert api.claimed(worst, queue) == [lease]
+    queue = api.queue()
+    lease = api.spawn(queue, placement=ZONES, patience=0)
+    assert api.claimed(worst, queue) == [lease]
+
+
+def test_a_node_by_name(api: Api, clock: Clock) -> None:
+    """affinity_with and anti_affinity_with."""
+    first, second, _ = fleet(api)
+    queue = api.queue()
+    lease = api.spawn(queue, affinity_with=str(first.node_id))
+    assert api.claimed(second, queue) == []
+    assert api.claimed(first, queue) == [lease]
+    lease = api.spawn(queue, anti_affinity_with=str(first.node_id))
+    assert api.claimed(first, queue) == []
+    clock.advance(timedelta(seconds=2))
+    assert api.claimed(first, queue) == [lease]
+
+
+@pytest.mark.parametrize("patience", [-1, "soon", "1 month"])
+def test_bad_patience(api: Api, patience: object) -> None:
+    refusal = api.refused(
+        "QHA01",
+        "spawn_lease",
+        queue=api.queue(),
+        task="t",
+        params={},
+        options={"patience": patience},
+    )
+    assert refusal.field == "options.patience"
