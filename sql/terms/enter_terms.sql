@@ -62,9 +62,10 @@ begin
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
     union all
-    select t.term_id || '@', v_starts  -- a group's gate is one for all places
+    -- a group's gate is one for all places. A member that goes by another group shares it, too: two may each be the other's first
+    select t.term_id || '@', v_starts and t.decides
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use = 'toward' and t.decides and t.counts
+    where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
   reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then

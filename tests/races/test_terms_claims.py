@@ -1,0 +1,292 @@
+"""Claims of leases that have to do with each other, at the same instant: one of two, at once."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, SHORT
+from tests.races.interleave import TIMEOUT, interleave
+from tests.races.terms import (
+    ZONE,
+    away,
+    broken,
+    domains,
+    ids,
+    lease,
+    pause_at,
+    pause_closed,
+    pauses,
+    place,
+    publish,
+    spread,
+    toward,
+)
+
+OTHER = "other"  # a queue for the other side, so that each claims the lease that is meant
+
+
+def sides(domain: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Pairs of leases that must not run in one place."""
+    keeping = lease("web", away("web", domain))
+    holder, match = lease("db", away("web", domain)), lease("web")
+    capped = lease("web", spread("web", domain, max_per_domain=1))
+    level = lease("web", spread("web", domain, max_skew=1))
+    return {
+        "holder and holder": (keeping, keeping),
+        "holder and match": (holder, match),
+        "match and holder": (match, holder),
+        "max_per_domain": (capped, capped),
+        "max_per_domain and match": (match, capped),
+        "max_skew": (level, level),
+        "max_skew and match": (match, level),
+    }
+
+
+KINDS = pytest.mark.parametrize("kind", sides(ZONE))
+
+
+def two_queues(conn: psycopg.Connection[Any], options: tuple[dict[str, Any], ...]) -> list[Any]:
+    """One lease in each of the queues, all that they ask in force; the leases."""
+    direct = Direct(conn)
+    for queue in (QUEUE, OTHER):
+        direct.create_queue(queue)
+    spawned = [
+        direct.spawn(queue, one)["lease_id"]
+        for queue, one in zip((QUEUE, OTHER), options, strict=True)
+    ]
+    publish(direct)
+    return spawned
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+@domains
+@KINDS
+def test_one_of_two(
+    conn: psycopg.Connection, dsn: str, kind: str, domain: str, first_commits: bool
+) -> None:
+    """While one claim is open the other gets nothing, at once; later only if that is undone."""
+    first, second = two_queues(conn, sides(domain)[kind])
+    one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        two.begin()
+        assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
+        assert two.direct.claim(OTHER, *two_node) == []
+        one.commit() if first_commits else one.rollback()
+        later = ids(two.direct.claim(OTHER, *two_node))
+        two.commit()
+    assert later == ([] if first_commits else [second])
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+@domains
+@KINDS
+def test_what_was_read_before_the_gate(
+    conn: psycopg.Connection, dsn: str, kind: str, domain: str, first_commits: bool
+) -> None:
+    """A claim that looked before another one committed, and has the gate after it, looks again."""
+    first, second = two_queues(conn, sides(domain)[kind])
+    one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
+        pauses(two)
+        with pause_closed(conn):
+            claimed = two.start(lambda d: d.claim(OTHER, *two_node))
+            two.wait_until_parked()
+            one.commit() if first_commits else one.rollback()
+        assert ids(claimed.result(TIMEOUT)) == ([] if first_commits else [second])
+    assert broken(conn) == []
+
+
+@domains
+@KINDS
+def test_in_another_place(conn: psycopg.Connection, dsn: str, kind: str, domain: str) -> None:
+    """In two places both get their lease at the same instant: a gate is one place's."""
+    first, second = two_queues(conn, sides(domain)[kind])
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        two.begin()
+        assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
+        assert ids(two.direct.claim(OTHER, *two_node)) == [second]
+        one.commit()
+        two.commit()
+    assert broken(conn) == []
+
+
+def test_matches_do_not_hold_up_each_other(conn: psycopg.Connection, dsn: str) -> None:
+    """They only change the count that others decide by: all at once, in one place."""
+    direct = Direct(conn)
+    holder, _match = two_queues(conn, (lease("db", away("web")), lease("web")))
+    direct.spawn(OTHER, lease("web"))
+    nodes = [place(conn, number, 1) for number in (1, 2, 3)]
+    with interleave(dsn, SHORT) as actor:
+        one, two, three = actor(), actor(), actor()
+        for side in (one, two, three):
+            side.begin()
+        assert len(one.direct.claim(OTHER, *nodes[0])) == 1
+        assert len(two.direct.claim(OTHER, *nodes[1])) == 1
+        assert three.direct.claim(QUEUE, *nodes[2]) == []
+        one.rollback()
+        assert three.direct.claim(QUEUE, *nodes[2]) == []  # one of them is still there
+        two.rollback()
+        assert ids(three.direct.claim(QUEUE, *nodes[2])) == [holder]
+        three.commit()
+    assert broken(conn) == []
+
+
+def test_a_held_gate_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
+    """While its gate is held a lease is left where it is, and the next one is granted."""
+    direct = Direct(conn)
+    two_queues(conn, (lease("web", away("web")), lease("web", away("web"))))
+    plain = direct.spawn(OTHER)["lease_id"]
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert len(one.direct.claim(QUEUE, *one_node)) == 1
+        assert ids(two.direct.claim(OTHER, *two_node, qty=5)) == [plain]
+        one.commit()
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+@domains
+def test_two_first_members(
+    conn: psycopg.Connection, dsn: str, domain: str, first_commits: bool
+) -> None:
+    """Of a group that requires to be together only one starts; the other joins where that is."""
+    member = lease("web", toward("web", domain))
+    first, second = two_queues(conn, (member, member))
+    one_node, two_node, beside = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 1)
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        two.begin()
+        assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
+        assert two.direct.claim(OTHER, *two_node) == []
+        assert two.direct.claim(OTHER, *beside) == []  # nobody is there yet that counts
+        one.commit() if first_commits else one.rollback()
+        elsewhere = ids(two.direct.claim(OTHER, *two_node))
+        assert elsewhere == ([] if first_commits else [second])
+        if first_commits:
+            assert ids(two.direct.claim(OTHER, *beside)) == [second]
+        two.commit()
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_two_first_members_that_both_looked(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """Whoever has the gate second looks again, and finds the group elsewhere."""
+    member = lease("web", toward("web"))
+    first, second = two_queues(conn, (member, member))
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
+        pauses(two)
+        with pause_closed(conn):
+            claimed = two.start(lambda d: d.claim(OTHER, *two_node))
+            two.wait_until_parked()
+            one.commit() if first_commits else one.rollback()
+        assert ids(claimed.result(TIMEOUT)) == ([] if first_commits else [second])
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_join_while_the_last_member_leaves(
+    conn: psycopg.Connection, dsn: str, joins: bool
+) -> None:
+    """A lease that is joining keeps the group where it is, although all others have left."""
+    direct = Direct(conn)
+    member = lease("web", toward("web"))
+    last, other = two_queues(conn, (member, member))
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    running = direct.claim(QUEUE, *one_node)[0]
+    assert running["lease_id"] == last
+    joining = direct.spawn(QUEUE, member)["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        joiner, worker, starter = actor(), actor(), actor()
+        joiner.begin()
+        assert ids(joiner.direct.claim(QUEUE, *one_node)) == [joining]
+        worker.direct.complete(last, running["claim_token"])
+        assert starter.direct.claim(OTHER, *two_node) == []
+        joiner.commit() if joins else joiner.rollback()
+        assert ids(starter.direct.claim(OTHER, *two_node)) == ([] if joins else [other])
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_the_last_member_is_leaving(conn: psycopg.Connection, dsn: str, leaves: bool) -> None:
+    """Until its settlement commits it is there: others may join it, and none may start."""
+    direct = Direct(conn)
+    member = lease("web", toward("web"))
+    last, other = two_queues(conn, (member, member))
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    running = direct.claim(QUEUE, *one_node)[0]
+    with interleave(dsn, SHORT) as actor:
+        worker, starter = actor(), actor()
+        worker.begin()
+        worker.direct.complete(last, running["claim_token"])
+        assert starter.direct.claim(OTHER, *two_node) == []
+        worker.commit() if leaves else worker.rollback()
+        assert ids(starter.direct.claim(OTHER, *two_node)) == ([other] if leaves else [])
+    assert broken(conn) == []
+
+
+def test_a_join_finds_the_group_gone(conn: psycopg.Connection, dsn: str) -> None:
+    """It looked while the last member ran, and would be the first now: not with a shared gate."""
+    direct = Direct(conn)
+    member = lease("web", toward("web"))
+    last, other = two_queues(conn, (member, member))
+    one_node, two_node, beside = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 1)
+    running = direct.claim(QUEUE, *one_node)[0]
+    joining = direct.spawn(QUEUE, member)["lease_id"]
+    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    with interleave(dsn) as actor:
+        joiner, starter = actor(), actor()
+        pauses(joiner)
+        with pause_closed(conn):
+            joined = joiner.start(lambda d: d.claim(QUEUE, *beside))
+            joiner.wait_until_parked()
+            direct.complete(last, running["claim_token"])
+        assert joined.result(TIMEOUT) == []
+        assert ids(starter.direct.claim(OTHER, *two_node)) == [other]
+        assert starter.direct.claim(QUEUE, *beside) == []
+        assert ids(starter.direct.claim(QUEUE, *two_node)) == [joining]
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_first_members_of_two_groups_in_one(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """Each is one of the other's group: whoever comes second goes where the first is."""
+    labels = {"app": "web", "tier": "front"}
+    by_tier = {"require": [{"leases": {"labels": {"tier": "front"}}, "domain": "rack"}]}
+    first, second = two_queues(
+        conn,
+        ({"labels": labels, "placement": toward("web")}, {"labels": labels, "placement": by_tier}),
+    )
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        two.begin()
+        assert ids(one.direct.claim(QUEUE, *one_node)) == [first]
+        assert two.direct.claim(OTHER, *two_node) == []
+        one.commit() if first_commits else one.rollback()
+        assert ids(two.direct.claim(OTHER, *two_node)) == ([] if first_commits else [second])
+        two.commit()
+    assert broken(conn) == []
