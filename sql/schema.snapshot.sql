@@ -106,6 +106,7 @@ CREATE TABLE hwqueue.placement_class (
     terms jsonb DEFAULT '[]'::jsonb NOT NULL,
     target uuid,
     terms_written boolean DEFAULT false NOT NULL,
+    away_from uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     patience interval,
     tolerate jsonb DEFAULT '[]'::jsonb NOT NULL,
     trusts text[] DEFAULT '{}'::text[] NOT NULL,
@@ -128,6 +129,8 @@ COMMENT ON COLUMN hwqueue.placement_class.retired_before IS 'transactions from t
 COMMENT ON COLUMN hwqueue.placement_class.terms IS 'what it asks about other leases, in the order of the indexes in required, preferred and spread';
 
 COMMENT ON COLUMN hwqueue.placement_class.target IS 'the only lease of this class: a term names it';
+
+COMMENT ON COLUMN hwqueue.placement_class.away_from IS 'services that its own one keeps away from: required of it, too';
 
 COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 
@@ -541,45 +544,63 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
+CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_together jsonb := (
-    select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class) order by e.ordinality), '[]')
-    from jsonb_array_elements(p_class.required) with ordinality e where e.value ? 'leases' and not e.value ? 'away');
-  v_terms jsonb := '[]'::jsonb;
   v_bound record;
   v_item jsonb;
   v_items jsonb := '[]'::jsonb;
+  v_selection jsonb;
 begin
-  v_bound := hwqueue.bind_exprs(p_class.required, 'require', v_together, p_class, v_terms);
-  p_class.required := v_bound.exprs;
-  v_terms := v_bound.p_terms;
-  for v_item in select p.value from jsonb_array_elements(p_class.preferred) with ordinality p order by p.ordinality loop
-    v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, v_terms);
-    v_terms := v_bound.p_terms;
-    v_items := v_items || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
-  end loop;
-  p_class.preferred := v_items;
-  v_items := '[]'::jsonb;
   for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
+    v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
     v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end,
-      jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), v_item ->> 'domain', p_class, v_terms);
-    v_terms := v_bound.p_terms;
+                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms);
+    p_class.terms := v_bound.p_terms;
     v_item := v_item || jsonb_build_object('term', v_bound.index);
     if v_item ? 'max_skew' then  -- which nodes count differs from class to class
-      v_bound := hwqueue.add_term('tally', jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), 'node', p_class, v_terms);
-      v_terms := v_bound.p_terms;
+      v_bound := hwqueue.add_term('tally', v_selection, 'node', p_class, p_class.terms);
+      p_class.terms := v_bound.p_terms;
       v_item := v_item || jsonb_build_object('tally', v_bound.index);
     end if;
     v_items := v_items || jsonb_build_array(v_item);
   end loop;
   p_class.spread := v_items;
-  p_class.terms := v_terms;
 end
 $$;
+
+CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  v_required jsonb := coalesce(p_class.placement -> 'require', '[]') || array_to_json(array(
+    select jsonb_build_object('service', s, 'away', true) from unnest(p_class.away_from) s))::jsonb;
+  v_preferred jsonb := coalesce(p_class.placement -> 'prefer', '[]');
+  v_bound record;
+  v_item jsonb;
+begin
+  p_class.required := v_required;
+  p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
+  p_class.terms := '[]';
+  if p_class.spread = '[]' and not jsonb_path_exists(jsonb_build_array(v_required, v_preferred),
+       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
+    return;  -- as of most classes
+  end if;
+  v_bound := hwqueue.bind_exprs(v_required, 'require', (
+    select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class) order by e.ordinality), '[]')
+    from jsonb_array_elements(v_required) with ordinality e where e.value ? 'leases' and not e.value ? 'away'), p_class, p_class.terms);
+  p_class.required := v_bound.exprs;
+  p_class.terms := v_bound.p_terms;
+  p_class.preferred := '[]';
+  for v_item in select p.value from jsonb_array_elements(v_preferred) with ordinality p order by p.ordinality loop
+    v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, p_class.terms);
+    p_class.terms := v_bound.p_terms;
+    p_class.preferred := p_class.preferred || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
+  end loop;
+  p_class := hwqueue.bind_spread(p_class);
+end
+$_$;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE
@@ -1567,12 +1588,15 @@ CREATE TABLE hwqueue.term (
     anchors text[] NOT NULL,
     written_xid xid8 NOT NULL,
     barrier xid8,
+    holds_up boolean DEFAULT false NOT NULL,
     published_at timestamp with time zone
 );
 
 COMMENT ON COLUMN hwqueue.term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
 
 COMMENT ON COLUMN hwqueue.term.barrier IS 'transactions below this one may not know of it';
+
+COMMENT ON COLUMN hwqueue.term.holds_up IS 'it was in force before and is counted anew: what it selects waits as well';
 
 CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -1802,7 +1826,7 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
   end
 $$;
 
-CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_shard integer) RETURNS hwqueue.placement_class
+CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
 declare
@@ -1819,10 +1843,9 @@ begin
   v_class.placement := p_placement;
   v_class.patience := p_patience;
   v_class.target := p_target;
+  v_class.away_from := p_away_from;
   v_class.required := coalesce(p_placement -> 'require', '[]');
   v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
-  v_class.spread := coalesce(p_placement -> 'spread', '[]');
-  v_class.terms := '[]';
   v_class.anchors := hwqueue.class_anchors(v_class.required);
   v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
   -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
@@ -1837,10 +1860,7 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
-  if v_class.spread <> '[]' or jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
-       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
-    v_class := hwqueue.bind_terms(v_class);
-  end if;
+  v_class := hwqueue.bind_terms(v_class);
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
 end
@@ -2067,9 +2087,10 @@ begin
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
     union all
-    select t.term_id || '@', v_starts  -- a group's gate is one for all places
+    -- a group's gate is one for all places. A member that goes by another group shares it, too: two may each be the other's first
+    select t.term_id || '@', v_starts and t.decides
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use = 'toward' and t.decides and t.counts
+    where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
   reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
@@ -2320,14 +2341,15 @@ begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target, p_shard);
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target,
+                                   hwqueue.service_away_from(p_service, p_shard), p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, patience, target, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, away_from, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
@@ -2907,6 +2929,14 @@ CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS 
     LANGUAGE sql STABLE
     AS $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
 
+CREATE FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return p_class.service_id is not null and p_class.away_from <> hwqueue.service_away_from(p_class.service_id, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3065,7 +3095,7 @@ begin
   else
     v_batch := hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged,
                                       hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
-    perform hwqueue.note_selected(v_batch, p_shard);
+    perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
              hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
     from unnest(v_batch) u(class_id)
@@ -3109,7 +3139,7 @@ begin
   if v_batch = '{}' and p_profile.classes_seen = v_mark then
     return false;
   end if;
-  perform hwqueue.note_selected(v_batch, p_shard);
+  perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
     gpu_milli, gpu_wanted, custom, affinity, is_checked)
   select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
@@ -3145,7 +3175,7 @@ begin
   if v_batch = '{}' and p_state.classes_seen = v_mark then
     return false;
   end if;
-  perform hwqueue.note_selected(v_batch, p_shard);
+  perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
     gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked)
   select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
@@ -3725,7 +3755,8 @@ begin
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    v_placement, null, null, p_shard);
+    v_placement, null, null,
+    hwqueue.service_away_from(hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), p_shard), p_shard);
   select r.share into v_reach
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
@@ -3815,17 +3846,20 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.move_counts(p_node hwqueue.node, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_claim record;
 begin
+  perform 1 from hwqueue.claim c
+  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null order by c.lease_id for update;
   for v_claim in
-    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, p_node, p_shard) as now_counted
+    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, n, p_shard) as now_counted
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.node_id = p_node.node_id and c.counted is not null
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null
   loop
     if v_claim.counted is distinct from v_claim.now_counted then
       perform hwqueue.add_counts(v_claim.counted, -1, p_shard), hwqueue.add_counts(v_claim.now_counted, 1, p_shard);
@@ -3968,6 +4002,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.move_terms(p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_term hwqueue.term;
+  v_new_id bigint;
+begin
+  perform 1 from hwqueue.term t
+  where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard);
+  if not found then
+    return;
+  end if;
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
+  for v_term in
+    select t.* from hwqueue.term t
+    where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard)
+  loop
+    delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
+    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up)
+    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true)
+    returning term_id into v_new_id;
+    update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard and m.term_id = v_term.term_id;
+    delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term.term_id;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql
     AS $$ select random() * 32 < p_qty $$;
@@ -3975,7 +4036,7 @@ CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
 CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
+  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard) or hwqueue.is_stale(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
 
@@ -5663,7 +5724,8 @@ begin
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
   delete from hwqueue.term_count k where k.ctid = any (array(
     select o.ctid from hwqueue.term_count o
-    where o.shard_id = p_shard and o.leases = 0 and o.holders = 0 limit p_limit for update skip locked));
+    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
   return cardinality(v_terms);
 end
 $$;
@@ -6215,6 +6277,45 @@ CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels 
   end
 $$;
 
+CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+begin
+  perform 1 from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.service_id is not null and hwqueue.is_stale(c, p_shard);
+  if not found then
+    return;
+  elsif p_waits then
+    perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
+    perform 1 from hwqueue.profile p where p.shard_id = p_shard order by p.profile_id for no key update;
+  else
+    perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+    if not found then
+      return;
+    end if;
+  end if;
+  for v_class in
+    select c.* from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and hwqueue.is_stale(c, p_shard) order by c.class_id
+  loop
+    v_class.away_from := hwqueue.service_away_from(v_class.service_id, p_shard);
+    v_class := hwqueue.bind_terms(v_class);
+    update hwqueue.placement_class c
+    set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred, spread = v_class.spread,
+        terms = v_class.terms, terms_written = false
+    where c.shard_id = p_shard and c.class_id = v_class.class_id;
+    perform hwqueue.mark_checked(array[v_class.class_id], p_shard);
+    if p_waits then
+      perform hwqueue.move_counts(null, v_class.class_id, p_shard);
+    end if;
+    update hwqueue.term t set published_at = null, barrier = null, written_xid = pg_current_xact_id()
+    where t.shard_id = p_shard and t.digest in (select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -6228,7 +6329,7 @@ begin
   set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
   from hwqueue.placement_class k
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
-  perform hwqueue.move_counts(p_node, p_shard);
+  perform hwqueue.move_counts(p_node.node_id, null, p_shard);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
@@ -6914,6 +7015,14 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return coalesce((select s.away_from from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service), '{}');
+end
+$$;
+
 CREATE FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6958,12 +7067,14 @@ begin
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval, poll_interval = v_row.poll_interval,
+      patience = v_row.patience,
       max_attempts = v_row.max_attempts, retry = v_row.retry, ageing_step = v_row.ageing_step, notify = v_row.notify,
       reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
       window_size = v_row.window_size, probe_size = v_row.probe_size, weight_affinity = v_row.weight_affinity,
       weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
+  perform hwqueue.move_terms(p_shard);
   return hwqueue.queue_policy(v_row);
 end
 $$;
@@ -6977,6 +7088,7 @@ declare
   v_domain text;
   v_away_from uuid[];
 begin
+  perform hwqueue.require_read_committed();
   perform hwqueue.service_policy(p_service, p_shard);
   perform hwqueue.check_shard(p_shard);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
@@ -6987,6 +7099,9 @@ begin
   on conflict (shard_id, service_id) do update
   set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain else s.failure_domain end,
       away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
+  perform hwqueue.rebind_classes(array(
+    select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
+  perform hwqueue.move_terms(p_shard);
   return hwqueue.service_policy(p_service, p_shard);
 end
 $$;
@@ -7953,7 +8068,10 @@ declare
   v_expr jsonb;
   v_reason text;
 begin
-  if p_facts @> '[null]' then
+  if p_facts @> '[null]' or p_recount is null and (hwqueue.is_stale(p_class, p_shard) or exists (
+       select 1 from hwqueue.class_term m
+       join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)) then
     return 'unpublished';
   end if;
   if p_facts <> '[]' then
@@ -8823,6 +8941,8 @@ REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FR
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
@@ -8948,7 +9068,7 @@ REVOKE ALL ON FUNCTION hwqueue.domain_value(p_value jsonb, p_domain text, p_fiel
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
@@ -9057,6 +9177,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_plain_completion(p_item jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
@@ -9172,13 +9294,15 @@ REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.move_terms(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 
@@ -9371,6 +9495,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_stays(p_limit integer, p_now timestamp with 
 
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9446,6 +9572,8 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_operator;

@@ -15,7 +15,9 @@ alter table hwqueue.placement_class
   add column spread jsonb not null default '[]',
   add column terms jsonb not null default '[]',
   add column target uuid,
-  add column terms_written boolean not null default false;
+  add column terms_written boolean not null default false,
+  add column away_from uuid[] not null default '{}';
+comment on column hwqueue.placement_class.away_from is 'services that its own one keeps away from: required of it, too';
 comment on column hwqueue.placement_class.terms is 'what it asks about other leases, in the order of the indexes in required, preferred and spread';
 comment on column hwqueue.placement_class.target is 'the only lease of this class: a term names it';
 create index placement_class_asks on hwqueue.placement_class using gin (terms jsonb_path_ops) where terms <> '[]';
@@ -31,11 +33,13 @@ create table hwqueue.term (
   anchors text[] not null,
   written_xid xid8 not null,
   barrier xid8,
+  holds_up boolean not null default false,
   published_at timestamptz,
   primary key (shard_id, term_id)
 );
 comment on column hwqueue.term.written_xid is 'the transaction that last told a class of it; 0 before the first';
 comment on column hwqueue.term.barrier is 'transactions below this one may not know of it';
+comment on column hwqueue.term.holds_up is 'it was in force before and is counted anew: what it selects waits as well';
 create unique index term_digest on hwqueue.term (shard_id, digest);
 create index term_anchors on hwqueue.term using gin (anchors);
 create index term_unpublished on hwqueue.term (shard_id, term_id) where published_at is null;

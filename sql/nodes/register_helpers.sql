@@ -75,7 +75,7 @@ begin
   set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
   from hwqueue.placement_class k
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
-  perform hwqueue.move_counts(p_node, p_shard);
+  perform hwqueue.move_counts(p_node.node_id, null, p_shard);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;

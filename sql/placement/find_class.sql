@@ -13,10 +13,11 @@ as $$
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
--- The class that this content makes, not written anywhere yet. p_placement must be normal.
+-- The class that this content makes, not written anywhere yet. p_placement must be normal. p_away_from: services that its own service
+-- keeps away from, by that service's policy: no part of its content, since it may change.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
-                                               p_placement jsonb, p_patience interval, p_target uuid, p_shard int)
+                                               p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard int)
 returns hwqueue.placement_class
 language plpgsql immutable
 as $$
@@ -34,10 +35,9 @@ begin
   v_class.placement := p_placement;
   v_class.patience := p_patience;
   v_class.target := p_target;
+  v_class.away_from := p_away_from;
   v_class.required := coalesce(p_placement -> 'require', '[]');
   v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
-  v_class.spread := coalesce(p_placement -> 'spread', '[]');
-  v_class.terms := '[]';
   v_class.anchors := hwqueue.class_anchors(v_class.required);
   v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
   -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
@@ -52,10 +52,7 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
-  if v_class.spread <> '[]' or jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
-       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
-    v_class := hwqueue.bind_terms(v_class);
-  end if;
+  v_class := hwqueue.bind_terms(v_class);
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
 end
@@ -79,14 +76,15 @@ begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target, p_shard);
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target,
+                                   hwqueue.service_away_from(p_service, p_shard), p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, patience, target, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, away_from, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do

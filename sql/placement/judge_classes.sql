@@ -38,7 +38,7 @@ begin
   else
     v_batch := hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged,
                                       hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
-    perform hwqueue.note_selected(v_batch, p_shard);
+    perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
              hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
     from unnest(v_batch) u(class_id)

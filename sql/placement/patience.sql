@@ -90,7 +90,7 @@ $$;
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard int) returns boolean
 language sql stable
 as $$
-  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
+  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard) or hwqueue.is_stale(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
 

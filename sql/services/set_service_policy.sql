@@ -1,7 +1,8 @@
 -- Changes the policy keys of a service that are given and keeps the rest; null takes one back. failure_domain: what "the same place" means
 -- to leases that require or avoid the service, node, rack or label:KEY; else the queue's. anti_affinity_services: services that its
 -- leases keep away from, its own id included if they are to keep away from each other. A service need not have leases yet.
--- Locks: the service's row. Raises: QHA01. Idempotent: yes. Gives the whole policy.
+-- What runs already stays; from the commit on, leases that the change concerns wait until what runs has been counted.
+-- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02. Idempotent: yes. Gives the whole policy.
 create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -10,6 +11,7 @@ declare
   v_domain text;
   v_away_from uuid[];
 begin
+  perform hwqueue.require_read_committed();
   perform hwqueue.service_policy(p_service, p_shard);
   perform hwqueue.check_shard(p_shard);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
@@ -20,6 +22,9 @@ begin
   on conflict (shard_id, service_id) do update
   set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain else s.failure_domain end,
       away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
+  perform hwqueue.rebind_classes(array(
+    select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
+  perform hwqueue.move_terms(p_shard);
   return hwqueue.service_policy(p_service, p_shard);
 end
 $$;

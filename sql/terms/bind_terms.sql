@@ -38,43 +38,63 @@ begin
 end
 $$;
 
--- Binds all that a class asks about other leases: its requirements, preferences and spread carry the index of their terms then.
+-- Binds all that a class asks about other leases: its requirements, preferences and spread carry the index of their terms then. What its
+-- service keeps away from is required of it, too.
 create or replace function hwqueue.bind_terms(inout p_class hwqueue.placement_class)
 language plpgsql immutable
 as $$
 declare
-  v_together jsonb := (
+  v_required jsonb := coalesce(p_class.placement -> 'require', '[]') || array_to_json(array(
+    select jsonb_build_object('service', s, 'away', true) from unnest(p_class.away_from) s))::jsonb;
+  v_preferred jsonb := coalesce(p_class.placement -> 'prefer', '[]');
+  v_bound record;
+  v_item jsonb;
+begin
+  p_class.required := v_required;
+  p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
+  p_class.terms := '[]';
+  if p_class.spread = '[]' and not jsonb_path_exists(jsonb_build_array(v_required, v_preferred),
+       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
+    return;  -- as of most classes
+  end if;
+  v_bound := hwqueue.bind_exprs(v_required, 'require', (
     select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class) order by e.ordinality), '[]')
-    from jsonb_array_elements(p_class.required) with ordinality e where e.value ? 'leases' and not e.value ? 'away');
-  v_terms jsonb := '[]'::jsonb;
+    from jsonb_array_elements(v_required) with ordinality e where e.value ? 'leases' and not e.value ? 'away'), p_class, p_class.terms);
+  p_class.required := v_bound.exprs;
+  p_class.terms := v_bound.p_terms;
+  p_class.preferred := '[]';
+  for v_item in select p.value from jsonb_array_elements(v_preferred) with ordinality p order by p.ordinality loop
+    v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, p_class.terms);
+    p_class.terms := v_bound.p_terms;
+    p_class.preferred := p_class.preferred || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
+  end loop;
+  p_class := hwqueue.bind_spread(p_class);
+end
+$$;
+
+-- The same of its spread.
+create or replace function hwqueue.bind_spread(inout p_class hwqueue.placement_class)
+language plpgsql immutable
+as $$
+declare
   v_bound record;
   v_item jsonb;
   v_items jsonb := '[]'::jsonb;
+  v_selection jsonb;
 begin
-  v_bound := hwqueue.bind_exprs(p_class.required, 'require', v_together, p_class, v_terms);
-  p_class.required := v_bound.exprs;
-  v_terms := v_bound.p_terms;
-  for v_item in select p.value from jsonb_array_elements(p_class.preferred) with ordinality p order by p.ordinality loop
-    v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, v_terms);
-    v_terms := v_bound.p_terms;
-    v_items := v_items || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
-  end loop;
-  p_class.preferred := v_items;
-  v_items := '[]'::jsonb;
   for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
+    v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
     v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end,
-      jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), v_item ->> 'domain', p_class, v_terms);
-    v_terms := v_bound.p_terms;
+                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms);
+    p_class.terms := v_bound.p_terms;
     v_item := v_item || jsonb_build_object('term', v_bound.index);
     if v_item ? 'max_skew' then  -- which nodes count differs from class to class
-      v_bound := hwqueue.add_term('tally', jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class)), 'node', p_class, v_terms);
-      v_terms := v_bound.p_terms;
+      v_bound := hwqueue.add_term('tally', v_selection, 'node', p_class, p_class.terms);
+      p_class.terms := v_bound.p_terms;
       v_item := v_item || jsonb_build_object('tally', v_bound.index);
     end if;
     v_items := v_items || jsonb_build_array(v_item);
   end loop;
   p_class.spread := v_items;
-  p_class.terms := v_terms;
 end
 $$;

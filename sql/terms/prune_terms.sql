@@ -21,7 +21,8 @@ begin
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
   delete from hwqueue.term_count k where k.ctid = any (array(
     select o.ctid from hwqueue.term_count o
-    where o.shard_id = p_shard and o.leases = 0 and o.holders = 0 limit p_limit for update skip locked));
+    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
   return cardinality(v_terms);
 end
 $$;

@@ -8,7 +8,10 @@ declare
   v_expr jsonb;
   v_reason text;
 begin
-  if p_facts @> '[null]' then
+  if p_facts @> '[null]' or p_recount is null and (hwqueue.is_stale(p_class, p_shard) or exists (
+       select 1 from hwqueue.class_term m
+       join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)) then
     return 'unpublished';
   end if;
   if p_facts <> '[]' then

@@ -29,19 +29,23 @@ as $$
   where t.counts or t.use = 'away'
 $$;
 
--- Counts a node's running leases anew where the node is now: it has other labels or another rack.
--- Locks: node_state is held by the caller; term_count, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.move_counts(p_node hwqueue.node, p_shard int) returns void
+-- Counts running leases anew: those of a node that has other labels or another rack now, or those of a class with other terms; the other
+-- one is null.
+-- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_claim record;
 begin
+  perform 1 from hwqueue.claim c
+  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null order by c.lease_id for update;
   for v_claim in
-    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, p_node, p_shard) as now_counted
+    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, n, p_shard) as now_counted
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.node_id = p_node.node_id and c.counted is not null
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null
   loop
     if v_claim.counted is distinct from v_claim.now_counted then
       perform hwqueue.add_counts(v_claim.counted, -1, p_shard), hwqueue.add_counts(v_claim.now_counted, 1, p_shard);
