@@ -27,7 +27,8 @@ begin
     select n.node_id, n.name, w.reasons = '[]',
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit,
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids),
-             hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
+             hwqueue.fit_score(hwqueue.cpu_needed(v_class.cpu_milli,
+               hwqueue.cpu_isolation_on(v_class.cpu_isolation, n.default_cpu_isolation)), v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load))),
            w.reasons
     from hwqueue.node n

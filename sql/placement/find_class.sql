@@ -40,6 +40,8 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
+  v_class.cpu_isolation := p_placement #>> '{isolation,cpu}';
+  v_class.gpu_exclusivity := p_placement #>> '{isolation,gpu}';
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
 end
@@ -65,11 +67,11 @@ begin
     v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do

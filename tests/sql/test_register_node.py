@@ -265,15 +265,6 @@ def test_a_spec_is_an_object(api: Api, spec: object) -> None:
     ("field", "spec"),
     [
         ("spec.taints", {"taints": [{"key": "x"}]}),
-        ("spec.cpu_isolation", {"cpu_isolation": ["whole_core"]}),
-        ("spec.gpu_exclusivity", {"gpu_exclusivity": ["session_exclusive"]}),
-        ("spec.default_cpu_isolation", {"default_cpu_isolation": "whole_core"}),
-        ("spec.gpu_share_mode", {"gpu_share_mode": "exclusive"}),
-        ("spec.gpus[0].partitionable", {"gpus": [gpus(GPU[0])[0] | {"partitionable": True}]}),
-        (
-            "spec.gpus[0].partitionable",
-            {"gpus": [gpus(GPU[0])[0] | {"parent_resource_id": GPU[1]}]},
-        ),
     ],
 )
 def test_what_this_version_does_not_serve(api: Api, field: str, spec: dict[str, Any]) -> None:
