@@ -1,4 +1,4 @@
-"""Leases with isolation classes, written as the SQL functions write them, from a normal placement."""
+"""Leases with isolation classes, as the SQL functions write them, from a normal placement."""
 
 from typing import Any
 from uuid import UUID

@@ -64,7 +64,7 @@ def combine(settings: WorkerSettings, machine: Machine | None) -> NodeDescriptio
 
 
 def names_of(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """What `CUDA_VISIBLE_DEVICES` calls GPUs that are given: whole ones by PCI order, parts by id."""
+    """What `CUDA_VISIBLE_DEVICES` calls given GPUs: whole ones by PCI order, parts by id."""
     whole = [gpu for gpu in gpus if gpu.parent_resource_id is None]
     return tuple(
         f"MIG-{gpu.resource_id}" if gpu.parent_resource_id is not None else str(whole.index(gpu))

@@ -1,4 +1,4 @@
-"""Whatever is claimed, settled and registered anew: no core and no device is shared against the rules."""
+"""Whatever is claimed, settled or registered anew: no core or device is shared unduly."""
 
 from itertools import count
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests of isolation share: nodes with cores and devices, and leases that want them alone."""
+"""What the tests of isolation share: nodes with cores and devices, and leases that want them."""
 
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,7 +11,7 @@ GPU = ["session_exclusive", "device_exclusive"]
 
 
 def cores(*sizes: int) -> list[Row]:
-    """Cores of NUMA nodes with so many each, two threads a core: 10 and 11 are core 1's, and so on."""
+    """Cores of NUMA nodes with so many each; core 1 has the threads 10 and 11, and so on."""
     numa = [number for number, size in enumerate(sizes) for _ in range(size)]
     return [
         {"core": core, "numa": numa[core], "threads": [10 * core, 10 * core + 1]}

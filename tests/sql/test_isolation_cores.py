@@ -61,6 +61,13 @@ def test_a_core_that_is_shared_is_not_committed(api: Api) -> None:
     assert run(api, node, asking("strict_isolated")) is not None
 
 
+@pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated"])
+def test_of_several_cores_an_idle_one_is_committed(api: Api, cpu: str) -> None:
+    node = isolating(api, 3)
+    assert assigned(api, node, asking(cpu_milli=300))["cores"] == [0]
+    assert assigned(api, node, asking(cpu, cpu_milli=2000))["cores"] == [1, 2]
+
+
 def test_best_effort_takes_few_cores_and_leaves_the_least(api: Api) -> None:
     node = isolating(api, 4)
     given: list[tuple[int, list[int], list[int]]] = [

@@ -52,7 +52,7 @@ def test_share_mode_exclusive(api: Api) -> None:
 
 def test_share_mode_is_judged_per_profile(api: Api) -> None:
     """A node that changes its mode is judged anew."""
-    spec = {"name": str(uuid4()), "gpus": devices(None)}
+    spec: Row = {"name": str(uuid4()), "gpus": devices(None)}
     node = api.node(**spec)
     claim = run(api, node, asking(None, "shared", gpu=1))
     assert claim is not None
