@@ -5352,7 +5352,8 @@ begin
       hwqueue.cpu_isolation_on(v_class.cpu_isolation, p_node.default_cpu_isolation));
   end if;
   if v_class.gpu_count > 0 and v_devices is null or p_node.core_ids <> '{}' and v_cores is null then
-    raise exception 'class % was granted on node % without room for it', p_class_id, p_node.node_id using errcode = 'XX000';
+    raise exception using errcode = 'XX000', message = format('class %s was granted on node %s without room for it', p_class_id, p_node.node_id),
+      hint = 'this is a fault of hwqueue: report it, with what list_nodes says of the node';
   end if;
   v_taken := hwqueue.take_room(v_class, p_node, v_devices, v_cores, p_load);
   p_load := v_taken.p_load;
