@@ -12,7 +12,12 @@ CREATE TYPE hwqueue.headroom AS (
 	gpu_sorted integer[],
 	gpu_total integer,
 	gpu_most integer,
-	gpu_whole integer
+	gpu_whole integer,
+	core_milli bigint,
+	core_whole integer,
+	core_numa integer,
+	gpu_parts integer[],
+	gpu_parts_free integer
 );
 
 CREATE TYPE hwqueue.spawn_request AS (
@@ -110,6 +115,8 @@ CREATE TABLE hwqueue.placement_class (
     patience interval,
     tolerate jsonb DEFAULT '[]'::jsonb NOT NULL,
     trusts text[] DEFAULT '{}'::text[] NOT NULL,
+    cpu_isolation text,
+    gpu_exclusivity text,
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
     CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
@@ -135,6 +142,8 @@ COMMENT ON COLUMN hwqueue.placement_class.away_from IS 'services that its own on
 COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 
 COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim looks again';
+
+COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: whatever the node''s default is. Likewise gpu_exclusivity';
 
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
@@ -190,7 +199,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node, p_shard);
   select t.p_load, t.assignment into v_taken
-  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'), v_load) t;
+  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'),
+                         hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id], p_shard);
   v_counted := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
@@ -232,6 +242,13 @@ CREATE TABLE hwqueue.node (
     operator_taints jsonb DEFAULT '[]'::jsonb NOT NULL,
     attested text[] DEFAULT '{}'::text[] NOT NULL,
     attested_until timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL,
+    core_ids integer[] DEFAULT '{}'::integer[] NOT NULL,
+    core_numa integer[] DEFAULT '{}'::integer[] NOT NULL,
+    gpu_parents uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     CONSTRAINT node_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT node_heartbeat_timeout_check CHECK ((heartbeat_timeout > '00:00:00'::interval)),
     CONSTRAINT node_memory_mib_check CHECK ((memory_mib >= 0)),
@@ -247,6 +264,12 @@ COMMENT ON COLUMN hwqueue.node.attested IS 'trust domains of its attestations, f
 
 COMMENT ON COLUMN hwqueue.node.attested_until IS 'when each of them expires; infinity: never';
 
+COMMENT ON COLUMN hwqueue.node.cpu_isolation IS 'classes honoured, as is gpu_exclusivity; best_effort and shared always are';
+
+COMMENT ON COLUMN hwqueue.node.core_ids IS 'cores that are counted one by one, in the order of cores; empty unless whole cores are honoured';
+
+COMMENT ON COLUMN hwqueue.node.gpu_parents IS 'of each device, the one that it is a part of; null: a whole device; empty: all are whole';
+
 CREATE TABLE hwqueue.node_load (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
@@ -256,7 +279,8 @@ CREATE TABLE hwqueue.node_load (
     cpu_used bigint DEFAULT 0 NOT NULL,
     memory_used bigint DEFAULT 0 NOT NULL,
     gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
-    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL
+    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
+    core_used integer[] DEFAULT '{}'::integer[] NOT NULL
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -264,19 +288,56 @@ COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'counted claims; claims that 
 
 COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
 
-CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
+COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by core, in the order of node.core_ids';
+
+CREATE FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
+  v_cores int[];
+begin
+  if p_node.core_ids = '{}' then
+    return null;
+  end if;
+  v_cores := hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli,
+    hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
+  if v_cores is null then
+    perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node.node_id),
+      jsonb_build_object('field', 'p_node', 'node_id', p_node.node_id), 'wait until running leases have ended, or adopt it elsewhere');
+  end if;
+  return v_cores;
+end
+$$;
+
+CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
   v_named uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
+  v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_alone uuid[];
   v_devices int[];
 begin
-  v_devices := array(
-    select d.position::int from unnest(p_node.gpu_ids, p_load.gpu_used) with ordinality d(id, used, position)
-    where v_named = '{}' or d.id = any (v_named) order by d.used, d.position limit p_class.gpu_count);
-  if cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count) then
+  if p_class.gpu_count = 0 then
+    v_devices := '{}';
+  elsif v_exclusivity is not null then
+    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_named, v_exclusivity, hwqueue.node_headroom(p_node, p_load));
+  else
+    v_alone := array(
+      select (g.value ->> 'resource_id')::uuid
+      from hwqueue.claim c cross join lateral jsonb_array_elements(c.assignment -> 'gpus') g
+      where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
+    v_alone := v_alone || array(select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent) where d.id = any (v_alone));
+    v_devices := array(
+      select d.position::int from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used) with ordinality d(id, parent, used, position)
+      where (v_named = '{}' or d.id = any (v_named)) and d.parent is null and (d.id = any (v_alone)) is not true
+      order by d.used, d.position limit p_class.gpu_count);
+  end if;
+  if v_devices is null or cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count)
+     or not v_named <@ p_node.gpu_ids then
     perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),
-      jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id), 'name as many of the node''s own devices as the lease asks for');
+      jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id),
+      'name as many of the node''s own devices as the lease asks for, none that another lease has to itself');
   end if;
   return v_devices;
 end
@@ -462,6 +523,20 @@ CREATE FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zo
   update hwqueue.claim c
   set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
   where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+$$;
+
+CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select jsonb_build_object('cpu_isolation', coalesce(p_isolation, 'best_effort'),
+    'cores', jsonb_agg(t.core order by t.position), 'core_milli', jsonb_agg(t.milli order by t.position),
+    'numa', jsonb_agg(distinct t.numa),
+    'cpus', (select jsonb_agg(cpu order by cpu) from (
+               select c::int as cpu from unnest(p_taken) with ordinality x(milli, position)
+               cross join lateral jsonb_array_elements_text(p_node.cores -> (x.position::int - 1) -> 'threads') c where x.milli > 0) cpus))
+  from unnest(p_taken, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
+  where t.milli > 0
+  having count(*) > 0
 $$;
 
 CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
@@ -960,6 +1035,20 @@ CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field te
     else hwqueue.refuse_object(p_value, p_allowed, p_field, p_code) end
 $$;
 
+CREATE FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_id int;
+begin
+  select u into v_id from unnest(p_ids) u group by u having count(*) > 1 order by u limit 1;
+  if found then
+    perform hwqueue.refuse('QHA01', format('%s has %s %s twice', p_field, p_what, v_id), jsonb_build_object('field', p_field),
+      'every core and every thread is declared once');
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -1114,7 +1203,50 @@ begin
 end
 $_$;
 
-CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_room hwqueue.headroom) RETURNS integer[]
+CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_need bigint := case when p_isolation is null then greatest(p_cpu_milli, 1) else hwqueue.cpu_needed(p_cpu_milli, p_isolation) end;
+  v_full int[];
+  v_rest bigint;
+  v_last int;
+begin
+  if p_isolation is not null then
+    v_full := array(
+      select c.position
+      from (select u.position, u.used, u.numa, count(*) filter (where u.used = 0) over n as idle, count(*) over n as cores
+            from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position) window n as (partition by u.numa)) c
+      where c.used = 0 and (p_isolation = 'whole_core' or c.idle >= v_need / 1000)
+      order by p_isolation = 'whole_core' and c.idle = c.cores, c.idle, c.numa, c.position
+      limit v_need / 1000);
+    v_rest := v_need - 1000 * cardinality(v_full);
+  else
+    select coalesce(array_agg(c.position::int) filter (where c.so_far <= v_need), '{}'),
+           v_need - coalesce(max(c.so_far) filter (where c.so_far <= v_need), 0)
+    into v_full, v_rest
+    from (select f.position, sum(f.free) over (order by f.free desc, f.idle, f.numa, f.position rows unbounded preceding) as so_far
+          from (select u.position, u.numa, 1000 - u.used as free, count(*) filter (where u.used = 0) over (partition by u.numa) as idle
+                from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position)) f
+          where f.free > 0) c;
+    if v_rest > 0 then
+      select u.position into v_last
+      from unnest(p_used) with ordinality u(used, position)
+      where 1000 - u.used >= v_rest and u.position <> all (v_full) order by u.used desc, u.position limit 1;
+      v_rest := case when v_last is null then v_rest else 0 end;
+    end if;
+  end if;
+  if v_rest > 0 then
+    return null;
+  end if;
+  v_rest := v_need - coalesce((select sum(1000 - p_used[p]) from unnest(v_full) p), 0);
+  return array(
+    select case when u.position = any (v_full) then 1000 - u.used when u.position = v_last then v_rest else 0 end
+    from unnest(p_used) with ordinality u(used, position) order by u.position);
+end
+$$;
+
+CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when count(*) = p_count
@@ -1124,23 +1256,25 @@ CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wante
          then coalesce(array_agg(c.position::int order by c.position), '{}') end
   from (
     select f.position
-    from unnest(p_room.gpu_free, p_room.gpu_ids) with ordinality f(free, id, position)
+    from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts else p_room.gpu_free end, p_room.gpu_ids)
+      with ordinality f(free, id, position)
     where f.free >= case when p_milli > 0 then p_milli else 1000 end
     order by (f.id = any (p_wanted)) desc, f.free, f.position
     limit p_count
   ) c
 $$;
 
-CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
   from (select jsonb_strip_nulls(jsonb_build_object(
-          'cpu_milli', case when p_node.cpu_milli is not null then nullif(p_class.cpu_milli, 0) end,
+          'cpu_milli', case when p_node.cpu_milli is not null then nullif(
+             case when p_held ->> 'cpu_isolation' <> 'best_effort' then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
           'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
           'custom', p_class.custom,
           'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
-          'gpus', p_gpus)) as amounts) a
+          'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
 $$;
 
 CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
@@ -1350,6 +1484,11 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
   with known as materialized (
     select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources,
            hwqueue.attested_at(p_node, p_now) as attested
+  ), short as (
+    select s.now, s.ever, s.now & ~s.ever & s.own as contended, hwqueue.node_headroom(p_node, p_load) as room
+    from (select hwqueue.class_shortage(p_class, p_node, p_load) as now, hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) as ever,
+                 case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
+                 + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end as own) s
   )
   select coalesce(jsonb_agg(r.reason), '[]')
   from (
@@ -1380,13 +1519,19 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     from (select hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as domain) k
     where k.domain is not null
     union all
-    select jsonb_build_object('code', 'insufficient_capacity',
-      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
-      'message', format('not enough %s: %s', l.lacking,
-        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> ''
-             then 'the node never has as much' else 'in use by running leases' end))
-    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_load)) as lacking) l
-    where l.lacking <> ''
+    select jsonb_build_object('code', c.code, 'permanent', true, 'message', c.message, 'predicate', c.predicate)
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
+                                     p_node.gpu_parents) c
+    union all
+    -- of what it would have to itself: the node has enough, others have it now
+    select jsonb_build_object('code', 'nodes_support_but_contended', 'permanent', false, 'message',
+             format('the node honours the class, but running leases have its %s', hwqueue.lacking(s.contended, p_class, s.room)))
+    from short s where s.contended <> 0
+    union all
+    select jsonb_build_object('code', 'insufficient_capacity', 'permanent', s.ever <> 0,
+      'message', format('not enough %s: %s', hwqueue.lacking(s.now - s.contended, p_class, s.room),
+        case when s.ever <> 0 then 'the node never has as much' else 'in use by running leases' end))
+    from short s where s.now <> s.contended
     union all
     select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
     where p_node.cordoned_at is not null
@@ -1409,6 +1554,15 @@ begin
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
+$$;
+
+CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select hwqueue.shortage(hwqueue.cpu_needed(p_class.cpu_milli, i.cpu), p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
+                          p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
+  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
+               hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
 $$;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -1557,6 +1711,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(
+    select coalesce(sum(h.milli), 0)::int + (
+             select count(*)::int from hwqueue.claim u
+             where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'unpinned')
+    from unnest(p_node.core_ids) with ordinality c(id, position)
+    left join (
+      select o.core, o.milli from hwqueue.claim u cross join lateral hwqueue.cores_of(u.assignment) o
+      where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'cores') h on h.core = c.id
+    group by c.position order by c.position)
+$$;
+
+CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select c.core::int, (p_assignment -> 'core_milli' ->> (c.ordinality::int - 1))::int
+  from jsonb_array_elements_text(p_assignment -> 'cores') with ordinality c(core, ordinality)
+$$;
+
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -1648,6 +1823,14 @@ CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid,
   from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
   where t.counts or t.use = 'away'
 $$;
+
+CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select nullif(coalesce(p_asked, p_default), 'best_effort') $$;
+
+CREATE FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select case when p_isolation is null then p_cpu_milli else 1000 * greatest(1, (p_cpu_milli + 999) / 1000) end $$;
 
 CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1860,6 +2043,8 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
+  v_class.cpu_isolation := p_placement #>> '{isolation,cpu}';
+  v_class.gpu_exclusivity := p_placement #>> '{isolation,gpu}';
   v_class := hwqueue.bind_terms(v_class);
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
@@ -1947,15 +2132,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, trusts text[], is_checked boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE
     AS $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, '{}'::text[],
-         p.is_checked
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom,
+         p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
   from hwqueue.profile_eligibility p
   where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.trusts, n.is_checked
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
+         n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
@@ -2270,7 +2456,7 @@ begin
       from hwqueue.node n
       join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
       where n.shard_id = p_shard and n.node_id = any (v_named)
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
     ) a
     where (a.affinity - p_affinity) * p_sign > 0
       and exists (
@@ -2278,7 +2464,7 @@ begin
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
         where n.shard_id = p_shard and (n.profile_id = a.profile_id and n.node_id <> all (v_named) or n.node_id = a.node_id) and n.deregistered_at is null
           and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-          and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
+          and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
     order by a.affinity * p_sign desc limit 1);
 end
 $$;
@@ -2345,11 +2531,13 @@ begin
                                    hwqueue.service_away_from(p_service, p_shard), p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, away_from, patience, target, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, tolerate, trusts, spread, terms,
+      away_from, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts,
+      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
@@ -2418,14 +2606,14 @@ CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with t
     AS $$
 declare
   v_taints jsonb := hwqueue.node_taints(p_node);
-  -- what most nodes do not have is left out, so that their profiles stay the same
-  v_digest bytea := sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
-    || case when v_taints = '[]' then '[]' else jsonb_build_object('taints', v_taints) end)::text, 'UTF8'));
+  v_digest bytea := hwqueue.profile_digest(p_node);
   v_profile_id bigint;
 begin
   loop
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
+      gpu_share_mode, created_at)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
+      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode, p_now)
     on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
@@ -2589,10 +2777,12 @@ begin
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, '{}'::text[],
+      select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
+             c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), '{}'::text[],
              hwqueue.must_be_checked(c, x.affinity, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
+      cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
       where c.queue_id = q.queue_id
     ) e
     left join lateral (
@@ -2600,7 +2790,8 @@ begin
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id <> all (p_without))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room) = 0
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
+                           e.cpu_isolation, e.gpu_exclusivity) = 0
       and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end
@@ -2692,12 +2883,25 @@ begin
       where n.shard_id = p_shard and n.node_id = p_node
       order by u.ordinality);
   end if;
+  if p_assignment ?| array['cores', 'unpinned'] then
+    v_load.core_used := array(
+      select u.used - coalesce(c.milli, 0) - case when p_assignment ? 'unpinned' then 1 else 0 end
+      from hwqueue.node n
+      cross join lateral unnest(v_load.core_used, n.core_ids) with ordinality u(used, core, ordinality)
+      left join hwqueue.cores_of(p_assignment) c on c.core = u.core
+      where n.shard_id = p_shard and n.node_id = p_node
+      order by u.ordinality);
+  end if;
   if p_assignment ? 'custom' then
     v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
   end if;
   perform hwqueue.write_load(v_load);
 end
 $$;
+
+CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared') $$;
 
 CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2734,6 +2938,10 @@ begin
     from detail d order by d.tier, d.rank, d.position;
 end
 $$;
+
+CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
 
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2809,12 +3017,21 @@ CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens 
   where c.lease_id is null or c.lease_id <> all (p_held)
 $$;
 
+CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select nullif(
+    coalesce((select jsonb_object_agg(e.key, e.value) from jsonb_each(p_assignment) e
+              where e.key in ('cpu_isolation', 'cores', 'core_milli', 'numa', 'cpus', 'unpinned', 'gpu_exclusivity')), '{}')
+    || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true then '{"unpinned": true}'::jsonb else '{}' end, '{}')
+$$;
+
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
-    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
+    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
 $$;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2878,7 +3095,7 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
-         or p_node.custom <> '{}'
+         or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
 CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) RETURNS boolean
@@ -2959,6 +3176,30 @@ begin
   end if;
   return p_resources;
 end
+$$;
+
+CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS TABLE(code text, message text, predicate jsonb)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select 'no_node_supports_class', format('the node does not honour CPU isolation %s', p_class.cpu_isolation),
+         jsonb_build_object('cpu', p_class.cpu_isolation)
+  where p_class.cpu_isolation <> all (p_cpu)
+  union all
+  select 'no_node_supports_class', format('the node does not honour GPU exclusivity %s', p_class.gpu_exclusivity),
+         jsonb_build_object('gpu', p_class.gpu_exclusivity)
+  where p_class.gpu_exclusivity <> all (p_gpu)
+  union all
+  select 'class_conflicts_with_daemon_mode', 'the node gives every GPU to one lease alone',
+         jsonb_strip_nulls(jsonb_build_object('gpu', p_class.gpu_exclusivity, 'gpu_milli', nullif(p_class.gpu_milli, 0)))
+  where p_share_mode = 'exclusive' and (p_class.gpu_exclusivity = 'shared' or p_class.gpu_milli > 0)
+  union all
+  select 'class_conflicts_with_resource_id',
+         format('device %s is %s', d.id, case when d.parent is null then 'whole, the lease asks for a part of one'
+                                              else 'a part of another, which only partition_exclusive is given' end),
+         jsonb_build_object('gpu', hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode), 'resource', d.id)
+  from unnest(p_class.gpu_wanted) w(id)
+  join unnest(p_gpu_ids, p_gpu_parents) d(id, parent) on d.id = w.id
+  where (hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode) is not distinct from 'partition_exclusive') <> (d.parent is not null)
 $$;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
@@ -3118,7 +3359,11 @@ CREATE TABLE hwqueue.profile (
     classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
     classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     created_at timestamp with time zone NOT NULL,
-    taints jsonb DEFAULT '[]'::jsonb NOT NULL
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
 
@@ -3141,11 +3386,13 @@ begin
   end if;
   perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_checked)
-  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
+    gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
   from hwqueue.placement_class c
   cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
+  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
@@ -3177,14 +3424,17 @@ begin
   end if;
   perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked)
-  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
+    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
   from hwqueue.placement_class c
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
   cross join lateral (
     select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
-  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested)
+  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+  where c.shard_id = p_shard and c.class_id = any (v_batch)
+    and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
   on conflict do nothing;
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
@@ -3356,17 +3606,16 @@ CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RET
   end
 $$;
 
-CREATE FUNCTION hwqueue.lacking(p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
+CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
   select concat_ws(', ',
-    case when s.bits & 1 > 0 then 'cpu_milli' end,
-    case when s.bits & 2 > 0 then 'memory_mib' end,
-    case when s.bits & 4 > 0 then 'slots' end,
-    case when s.bits & 8 > 0 then case when p_class.gpu_milli > 0 then 'gpu_milli' else 'gpu' end end,
-    case when s.bits & 16 > 0 then hwqueue.lacking_custom(p_class.custom, p_room.custom) end)
-  from (select hwqueue.shortage(p_class.cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
-                                p_class.custom, p_room) as bits) s
+    case when p_shortage & 1 > 0 then 'cpu_milli' end,
+    case when p_shortage & 2 > 0 then 'memory_mib' end,
+    case when p_shortage & 4 > 0 then 'slots' end,
+    case when p_shortage & 8 > 0 then case when p_class.gpu_milli > 0 then 'gpu_milli' else 'gpu' end end,
+    case when p_shortage & 16 > 0 then hwqueue.lacking_custom(p_class.custom, p_room.custom) end,
+    case when p_shortage & 32 > 0 then 'cores' end)
 $$;
 
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
@@ -3751,7 +4000,6 @@ begin
     v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
   v_placement := hwqueue.normalise_placement(p_placement, 'placement');
-  perform hwqueue.refuse_unserved(v_placement, 'placement');
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
@@ -3767,7 +4015,8 @@ begin
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, v_class.tolerate,
                                     hwqueue.node_taints(n)),
-             hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
+             hwqueue.fit_score(hwqueue.cpu_needed(v_class.cpu_milli,
+               hwqueue.cpu_isolation_on(v_class.cpu_isolation, n.default_cpu_isolation)), v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),
              hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_recount -> 'spread', v_now, p_shard)),
            w.reasons
@@ -4198,11 +4447,22 @@ begin
   v_room.gpu_total := 0;
   v_room.gpu_most := 0;
   v_room.gpu_whole := 0;
+  v_room.gpu_parts_free := 0;
   if p_node.gpu_ids <> '{}' then
     select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
            sum(1000 - u.used), max(1000 - u.used), count(*) filter (where u.used = 0)
     into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most, v_room.gpu_whole
-    from unnest(p_load.gpu_used) with ordinality u(used, ordinality);
+    from unnest(case when p_node.gpu_parents = '{}' then p_load.gpu_used else hwqueue.use_of_devices(p_node, p_load.gpu_used) end)
+      with ordinality u(used, ordinality);
+    if p_node.gpu_parents <> '{}' then
+      v_room.gpu_parts := hwqueue.parts_of_devices(p_node, p_load.gpu_used);
+      v_room.gpu_parts_free := (select count(*) from unnest(v_room.gpu_parts) p(turn) where p.turn > 0);
+    end if;
+  end if;
+  if p_node.core_ids <> '{}' then
+    select sum(n.milli), sum(n.idle), max(n.idle) into v_room.core_milli, v_room.core_whole, v_room.core_numa
+    from (select sum(greatest(1000 - u.used, 0)) as milli, count(*) filter (where u.used = 0) as idle
+          from unnest(p_load.core_used, p_node.core_numa) u(used, numa) group by u.numa) n;
   end if;
   return v_room;
 end
@@ -4215,7 +4475,7 @@ CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.taints || p_node.operator_taints) t)) end
 $$;
 
-CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb)
+CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
     LANGUAGE sql STABLE
     AS $$
   select count(*)::int, coalesce(sum((c.assignment ->> 'cpu_milli')::bigint), 0)::bigint,
@@ -4229,7 +4489,8 @@ CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(
                    from (select k.key, sum(k.value::bigint) as amount
                          from hwqueue.claim u, jsonb_each(u.assignment -> 'custom') k
                          where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'custom'
-                         group by k.key) a), '{}')
+                         group by k.key) a), '{}'),
+         hwqueue.core_use_of_claims(p_node)
   from hwqueue.claim c
   where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
 $$;
@@ -4975,7 +5236,8 @@ CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
 begin
   update hwqueue.node_state s
   set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
-      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
+      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
+        and n.core_ids = '{}',
       is_counted = hwqueue.is_counted(n)
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
@@ -5079,6 +5341,65 @@ CREATE FUNCTION hwqueue.own_resources(p_placement jsonb) RETURNS jsonb
     else coalesce(p_placement -> 'resources', '{}') end
 $$;
 
+CREATE FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if coalesce(p_list, 'null') not in ('null', '{}') and (jsonb_typeof(p_list) <> 'array' or not to_jsonb(p_known) @> p_list
+                                                          or p_list @> '[null]') then
+    perform hwqueue.refuse('QHA01', format('%s must be an array of classes', p_field), jsonb_build_object('field', p_field),
+      'classes are ' || array_to_string(p_known, ', '));
+  end if;
+  return array(
+    select distinct c from jsonb_array_elements_text(case when jsonb_typeof(p_list) = 'array' then p_list else '[]' end || to_jsonb(p_known[1])) c order by c);
+end
+$$;
+
+CREATE FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) RETURNS hwqueue.node
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_node hwqueue.node := p_node;
+  v_core jsonb;
+  v_field text;
+  v_threads jsonb;
+begin
+  v_node.cores := '[]';
+  if p_cores is null or jsonb_typeof(p_cores) = 'null' then
+    return v_node;
+  end if;
+  if jsonb_typeof(p_cores) <> 'array' or jsonb_array_length(p_cores) > 4096 then
+    perform hwqueue.refuse('QHA01', 'spec.cores must be an array of at most 4096 {"core", "numa", "threads"}',
+      jsonb_build_object('field', 'spec.cores'), 'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
+  end if;
+  for v_core, v_field in
+    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(p_cores) with ordinality e order by e.ordinality
+  loop
+    perform hwqueue.check_object(v_core, array['core', 'numa', 'threads'], v_field);
+    if hwqueue.json_integer(v_core -> 'core', v_field || '.core', 0, 2147483647) is null then
+      perform hwqueue.refuse('QHA01', format('%s.core is missing', v_field), jsonb_build_object('field', v_field || '.core'),
+        'number the cores: every one has an id of its own');
+    end if;
+    perform hwqueue.json_integer(v_core -> 'numa', v_field || '.numa', 0, 2147483647);
+    v_threads := coalesce(nullif(v_core -> 'threads', 'null'), jsonb_build_array(v_core -> 'core'));
+    if jsonb_typeof(v_threads) <> 'array' or jsonb_array_length(v_threads) not between 1 and 64 or v_threads @> '[null]' then
+      perform hwqueue.refuse('QHA01', format('%s.threads must be an array of 1 to 64 CPU ids', v_field),
+        jsonb_build_object('field', v_field || '.threads'), 'give the ids of the logical CPUs that the core has, such as [0, 64]');
+    end if;
+    perform hwqueue.json_integer(t.value, format('%s.threads[%s]', v_field, t.ordinality - 1), 0, 2147483647)
+    from jsonb_array_elements(v_threads) with ordinality t;
+  end loop;
+  select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa', coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
+           coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core'))) order by e.ordinality), '[]') into v_node.cores
+  from jsonb_array_elements(p_cores) with ordinality e;
+  v_node.cores := hwqueue.normal_value(v_node.cores);
+  perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c), 'core', 'spec.cores');
+  perform hwqueue.check_once(array(select t::int from jsonb_array_elements(v_node.cores) c
+                                   cross join lateral jsonb_array_elements_text(c -> 'threads') t), 'thread', 'spec.cores');
+  return v_node;
+end
+$$;
+
 CREATE FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -5087,10 +5408,13 @@ declare
   v_gpu jsonb;
   v_field text;
   v_id uuid;
+  v_parent uuid;
+  v_whole uuid[] := '{}';  -- devices that may be split
 begin
   v_node.gpu_ids := '{}';
   v_node.gpu_models := '{}';
   v_node.gpu_memory_mib := '{}';
+  v_node.gpu_parents := '{}';
   if p_gpus is null or jsonb_typeof(p_gpus) = 'null' then
     return v_node;
   end if;
@@ -5102,10 +5426,6 @@ begin
     select e.value, format('spec.gpus[%s]', e.ordinality - 1) from jsonb_array_elements(p_gpus) with ordinality e order by e.ordinality
   loop
     perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id', 'partitionable'], v_field);
-    if coalesce(v_gpu -> 'parent_resource_id', 'null') <> 'null' or coalesce(v_gpu -> 'partitionable', 'false') not in ('false', 'null') then
-      perform hwqueue.refuse('QHC05', format('%s is a partition or partitionable, which this version does not serve', v_field),
-        jsonb_build_object('field', v_field || '.partitionable'), 'register whole devices');
-    end if;
     v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
     if v_id is null or v_id = any (v_node.gpu_ids) then
       perform hwqueue.refuse('QHA01', format('%s.resource_id is missing or used twice', v_field),
@@ -5115,7 +5435,26 @@ begin
     v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model', v_field || '.model', 200), '');
     v_node.gpu_memory_mib := v_node.gpu_memory_mib
       || coalesce(hwqueue.json_integer(v_gpu -> 'memory_mib', v_field || '.memory_mib', 0, 1000000000), 0);
+    v_parent := hwqueue.json_uuid(v_gpu -> 'parent_resource_id', v_field || '.parent_resource_id');
+    v_node.gpu_parents := v_node.gpu_parents || v_parent;
+    if coalesce(hwqueue.json_boolean(v_gpu -> 'partitionable', v_field || '.partitionable'), false) then
+      if v_parent is not null then
+        perform hwqueue.refuse('QHA01', format('%s is a part of a device and partitionable itself', v_field),
+          jsonb_build_object('field', v_field || '.partitionable'), 'only whole devices are split');
+      end if;
+      v_whole := v_whole || v_id;
+    end if;
   end loop;
+  select p.parent, format('spec.gpus[%s].parent_resource_id', p.ordinality - 1) into v_parent, v_field
+  from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
+  where p.parent is not null and p.parent <> all (v_whole) order by p.ordinality limit 1;
+  if found then
+    perform hwqueue.refuse('QHA01', format('%s is %s, which is no partitionable device of this node', v_field, v_parent),
+      jsonb_build_object('field', v_field), 'declare the device it is a part of, with "partitionable": true');
+  end if;
+  if array_remove(v_node.gpu_parents, null) = '{}' then
+    v_node.gpu_parents := '{}';
+  end if;
   return v_node;
 end
 $$;
@@ -5144,6 +5483,40 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) RETURNS hwqueue.node
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_node hwqueue.node := p_node;
+begin
+  v_node.cpu_isolation := hwqueue.parse_classes(p_spec -> 'cpu_isolation', 'spec.cpu_isolation',
+    array['best_effort', 'whole_core', 'strict_isolated']);
+  v_node.gpu_exclusivity := hwqueue.parse_classes(p_spec -> 'gpu_exclusivity', 'spec.gpu_exclusivity',
+    array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive']);
+  v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation', 'spec.default_cpu_isolation', 100), 'best_effort');
+  v_node.gpu_share_mode := coalesce(hwqueue.json_text(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode', 100), 'fractional');
+  if v_node.default_cpu_isolation <> all (v_node.cpu_isolation) then
+    perform hwqueue.refuse('QHA01', format('spec.default_cpu_isolation is %s, which the node does not honour', to_json(v_node.default_cpu_isolation)),
+      jsonb_build_object('field', 'spec.default_cpu_isolation'), 'list it in spec.cpu_isolation, too');
+  elsif v_node.gpu_share_mode not in ('exclusive', 'fractional') then
+    perform hwqueue.refuse('QHA01', format('spec.gpu_share_mode must be exclusive or fractional, got %s', to_json(v_node.gpu_share_mode)),
+      jsonb_build_object('field', 'spec.gpu_share_mode'), 'exclusive: every GPU has one lease at a time; fractional: leases may share one');
+  end if;
+  v_node.core_ids := '{}';
+  v_node.core_numa := '{}';
+  if v_node.cpu_isolation <> '{best_effort}' then
+    select coalesce(array_agg((c.value ->> 'core')::int order by c.ordinality), '{}'),
+           coalesce(array_agg((c.value ->> 'numa')::int order by c.ordinality), '{}') into v_node.core_ids, v_node.core_numa
+    from jsonb_array_elements(v_node.cores) with ordinality c;
+    if v_node.core_ids = '{}' then
+      perform hwqueue.refuse('QHA01', 'spec.cores is missing: the node honours classes that take whole cores',
+        jsonb_build_object('field', 'spec.cores'), 'declare the cores: [{"core": 0, "numa": 0, "threads": [0, 64]}]');
+    end if;
+  end if;
+  return v_node;
+end
+$$;
+
 CREATE FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -5154,12 +5527,6 @@ declare
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
     'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'keep_claims'], 'spec');
-  select k into v_key from unnest(array['cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode']) k
-  where p_spec ? k and p_spec -> k not in ('null', '[]', '{}') limit 1;
-  if found then
-    perform hwqueue.refuse('QHC05', format('spec.%s is not served by this version', v_key),
-      jsonb_build_object('field', 'spec.' || v_key, 'class', p_spec -> v_key), 'leave it out: a node offers best_effort and shared only');
-  end if;
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;
   v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);
@@ -5194,12 +5561,8 @@ begin
   v_node.cpu_milli := hwqueue.json_integer(v_capacity -> 'cpu_milli', 'spec.capacity.cpu_milli', 0, 1000000000000);
   v_node.memory_mib := hwqueue.json_integer(v_capacity -> 'memory_mib', 'spec.capacity.memory_mib', 0, 1000000000000);
   v_node.custom := jsonb_strip_nulls(v_node.custom);
-  v_node.cores := coalesce(nullif(p_spec -> 'cores', 'null'), '[]');
-  if jsonb_typeof(v_node.cores) <> 'array' or length(v_node.cores::text) > 262144 then
-    perform hwqueue.refuse('QHA01', 'spec.cores must be an array of {"core", "numa", "threads"}', jsonb_build_object('field', 'spec.cores'),
-      'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-  end if;
-  return hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
+  v_node := hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
+  return hwqueue.parse_isolation(hwqueue.parse_cores(v_node, p_spec -> 'cores'), p_spec);
 end
 $_$;
 
@@ -5417,6 +5780,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array_agg(case when d.parent is null or d.used > 0 or w.used > 0 then 0
+                        else 1000 + case when d.parts_used > 0 then 0 else 2000 end + d.parts_free end order by d.ordinality)
+  from (select x.*, sum(x.used) over p as parts_used, count(*) filter (where x.used = 0) over p as parts_free
+        from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used, ordinality) window p as (partition by x.parent)) d
+  left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
+$$;
+
 CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5534,6 +5907,18 @@ CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS t
     || case when p_rack is null then '{}' else array['rack:' || p_rack] end
     || array(select 'label:' || l.key || '=' || hwqueue.normal_value(l.value)::text from jsonb_each(p_labels) l
              where jsonb_typeof(l.value) in ('string', 'number', 'boolean'))
+$$;
+
+CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
+    LANGUAGE sql STABLE
+    AS $$
+  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack) || case when m.more = '{}' then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
+  from (select jsonb_strip_nulls(jsonb_build_object(
+          'taints', nullif(hwqueue.node_taints(p_node), '[]'),
+          'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
+          'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
+          'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
+          'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
 $$;
 
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
@@ -5963,7 +6348,7 @@ begin
   select u.* into v_load from hwqueue.node_load u
   where u.shard_id = p_shard and u.node_id = p_node order by u.version desc limit 1;
   if not found then
-    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}');
+    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}', '{}');
   end if;
   return v_load;
 end
@@ -6326,7 +6711,7 @@ begin
     perform hwqueue.forget_node(p_node.node_id, p_shard);
   end if;
   update hwqueue.claim c
-  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
+  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus', hwqueue.held_alone(c.assignment, p_node))
   from hwqueue.placement_class k
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
   perform hwqueue.move_counts(p_node.node_id, null, p_shard);
@@ -6334,8 +6719,8 @@ begin
   set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   v_load := hwqueue.read_load(p_node.node_id, p_shard);
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
+  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used, v_load.core_used
   from hwqueue.node_usage_of_claims(p_node) u;
   perform hwqueue.write_load(v_load);
 end
@@ -6395,14 +6780,17 @@ begin
   v_now := hwqueue.clock();
   with kind as (
     select n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids) as gpus,
+           n.core_numa, cardinality(array_remove(n.gpu_parents, null)) as parts,
            (array_agg(n.node_id))[1] as example, count(*) as nodes
     from hwqueue.node n
     where n.shard_id = p_shard and n.deregistered_at is null
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids)
+    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
+             cardinality(array_remove(n.gpu_parents, null))
     order by count(*) desc limit 200
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested)
-      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
+    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested,
+        n.gpu_ids, n.gpu_parents)
+      and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
@@ -6513,18 +6901,6 @@ begin
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
         'check the id; finished leases go once their queue''s retention is over');
   end case;
-end
-$$;
-
-CREATE FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_placement ? 'isolation' then
-    perform hwqueue.refuse('QHC05', format('%s.isolation asks for something that this version does not serve', p_field),
-      jsonb_build_object('field', p_field || '.isolation',
-        'class', coalesce(p_placement #> '{isolation,cpu}', p_placement #> '{isolation,gpu}')), 'leave it out');
-  end if;
 end
 $$;
 
@@ -6683,8 +7059,8 @@ begin
   if v_epoch > 1 and not v_keep then
     perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids)
-    is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids), p_shard);
+  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
+    is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
@@ -7045,12 +7421,24 @@ CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shar
     AS $$
 declare
   v_class hwqueue.placement_class;
+  v_devices int[];
+  v_cores int[];
   v_taken record;
 begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_taken := hwqueue.take_room(v_class, p_node,
-    case when v_class.gpu_count > 0 then hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
-      hwqueue.node_headroom(p_node, p_load)) end, p_load);
+  if v_class.gpu_count > 0 then
+    v_devices := hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
+      hwqueue.gpu_exclusivity_on(v_class.gpu_exclusivity, p_node.gpu_share_mode), hwqueue.node_headroom(p_node, p_load));
+  end if;
+  if p_node.core_ids <> '{}' then
+    v_cores := hwqueue.choose_cores(p_node, p_load.core_used, v_class.cpu_milli,
+      hwqueue.cpu_isolation_on(v_class.cpu_isolation, p_node.default_cpu_isolation));
+  end if;
+  if v_class.gpu_count > 0 and v_devices is null or p_node.core_ids <> '{}' and v_cores is null then
+    raise exception using errcode = 'XX000', message = format('class %s was granted on node %s without room for it', p_class_id, p_node.node_id),
+      hint = 'this is a fault of hwqueue: report it, with what list_nodes says of the node';
+  end if;
+  v_taken := hwqueue.take_room(v_class, p_node, v_devices, v_cores, p_load);
   p_load := v_taken.p_load;
   assignment := v_taken.assignment;
 end
@@ -7295,18 +7683,23 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom) RETURNS integer
+CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text DEFAULT NULL::text, p_gpu_exclusivity text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
   select case when p_cpu_milli > p_room.cpu_milli then 1 else 0 end
     + case when p_memory_mib > p_room.memory_mib then 2 else 0 end
     + case when p_room.slots < 1 then 4 else 0 end
     + case when p_gpu_count = 0 then 0
-           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted, p_room) is null then 8
+           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
+           when p_gpu_exclusivity = 'partition_exclusive' then case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
            when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
            when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
            else 0 end
     + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
+    + case when p_room.core_milli is null then 0
+           when p_cpu_isolation is null then case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32 else 0 end
+           when p_cpu_milli > 1000 * case when p_cpu_isolation = 'whole_core' then p_room.core_whole else p_room.core_numa end then 32
+           else 0 end
 $$;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
@@ -7415,7 +7808,6 @@ begin
     v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
     v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
   end if;
-  perform hwqueue.refuse_unserved(v_placement, p_field || '.placement');
   return v_placement;
 end
 $$;
@@ -7642,11 +8034,16 @@ CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_at
   from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;
 
-CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
+CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
      and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
+     -- asked only where there may be something: most classes and nodes know no isolation
+     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null and p_class.gpu_wanted = '{}'
+                   and p_profile.gpu_share_mode = 'fractional' then true
+         else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
+                                                 p_gpu_ids, p_gpu_parents) end
 $$;
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
@@ -7887,15 +8284,26 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
+  v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_held jsonb;
   v_device int;
 begin
+  if p_class.gpu_count > 0 and v_exclusivity is not null then
+    v_held := jsonb_build_object('gpu_exclusivity', v_exclusivity);
+  end if;
+  if p_cores is not null then
+    v_held := coalesce(v_held, '{}')
+      || hwqueue.assigned_cores(p_node, p_cores, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
+    p_load.core_used := array(
+      select u.used + u.taken from unnest(p_load.core_used, p_cores) with ordinality u(used, taken, ordinality) order by u.ordinality);
+  end if;
   assignment := hwqueue.claim_assignment(p_class, p_node, (
     select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
-    from unnest(p_devices) d));
+    from unnest(p_devices) d), v_held);
   if assignment is null then
     return;
   end if;
@@ -8215,6 +8623,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array_agg(case when d.parent is not null or d.id in (
+                          select x.parent from unnest(p_node.gpu_parents, p_used) x(parent, used) where x.parent is not null and x.used > 0)
+                        then 1000 else d.used end order by d.ordinality)
+  from unnest(p_node.gpu_ids, p_node.gpu_parents, p_used) with ordinality d(id, parent, used, ordinality)
+$$;
+
 CREATE FUNCTION hwqueue.valid_mark(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE
     AS $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
@@ -8453,14 +8870,15 @@ begin
   if p_load.version > 0 and p_load.updates < 32 then
     update hwqueue.node_load u
     set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used, memory_used = p_load.memory_used,
-        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used
+        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used, core_used = p_load.core_used
     where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
   else
     delete from hwqueue.node_load u
     where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
-    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used)
+    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used,
+                                   core_used)
     values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used, p_load.memory_used, p_load.gpu_used,
-            p_load.custom_used);
+            p_load.custom_used, p_load.core_used);
   end if;
 end
 $$;
@@ -8626,10 +9044,14 @@ CREATE TABLE hwqueue.node_eligibility (
     gpu_wanted uuid[] NOT NULL,
     custom jsonb,
     is_checked boolean DEFAULT false NOT NULL,
-    trusts text[] DEFAULT '{}'::text[] NOT NULL
+    trusts text[] DEFAULT '{}'::text[] NOT NULL,
+    cpu_isolation text,
+    gpu_exclusivity text
 );
 
 COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
+
+COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
@@ -8662,10 +9084,14 @@ CREATE TABLE hwqueue.profile_eligibility (
     gpu_milli integer NOT NULL,
     gpu_wanted uuid[] NOT NULL,
     custom jsonb,
-    is_checked boolean DEFAULT false NOT NULL
+    is_checked boolean DEFAULT false NOT NULL,
+    cpu_isolation text,
+    gpu_exclusivity text
 );
 
 COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim looks';
+
+COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'what the class comes to here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -8917,6 +9343,8 @@ REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task tex
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
@@ -8928,6 +9356,8 @@ REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_operator;
@@ -8982,6 +9412,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
@@ -9002,9 +9434,11 @@ REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
@@ -9025,6 +9459,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
@@ -9041,11 +9477,19 @@ REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PU
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -9146,9 +9590,13 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
@@ -9157,6 +9605,8 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
@@ -9183,6 +9633,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -9232,7 +9684,7 @@ REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lacking(p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
@@ -9398,9 +9850,15 @@ REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 
@@ -9418,6 +9876,8 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
@@ -9429,6 +9889,8 @@ REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hw
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -9517,8 +9979,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_m
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_unserved(p_placement jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
@@ -9602,7 +10062,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 
 REVOKE ALL ON FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
@@ -9646,7 +10106,7 @@ REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_plac
 
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
@@ -9666,7 +10126,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[
 
 REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9706,6 +10166,8 @@ REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_sha
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.valid_mark(p_mark xid8) FROM PUBLIC;
 

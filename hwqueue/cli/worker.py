@@ -45,6 +45,25 @@ Rack = Annotated[int | None, typer.Option("--rack", min=0, help="Number of its r
 NoDetect = Annotated[
     bool, typer.Option("--no-detect", help="Look up no labels, capacity or GPUs of this machine.")
 ]
+CpuIsolation = Annotated[
+    list[str] | None,
+    typer.Option("--cpu-isolation", help="whole_core or strict_isolated, honoured; repeatable."),
+]
+GpuExclusivity = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu-exclusivity",
+        help="session_exclusive, device_exclusive or partition_exclusive, honoured; repeatable.",
+    ),
+]
+DefaultCpuIsolation = Annotated[
+    str | None,
+    typer.Option("--default-cpu-isolation", help="Class of leases that ask for none."),
+]
+GpuShareMode = Annotated[
+    str | None,
+    typer.Option("--gpu-share-mode", help="exclusive: one lease per GPU; fractional: shares."),
+]
 Concurrency = Annotated[
     int, typer.Option("--concurrency", min=1, max=10_000, help="Leases that run at once.")
 ]
@@ -90,6 +109,10 @@ def run(
     capacity: Capacity = None,
     rack: Rack = None,
     no_detect: NoDetect = False,
+    cpu_isolation: CpuIsolation = None,
+    gpu_exclusivity: GpuExclusivity = None,
+    default_cpu_isolation: DefaultCpuIsolation = None,
+    gpu_share_mode: GpuShareMode = None,
     concurrency: Concurrency = 10,
     claim_timeout: ClaimTimeout = None,
     shutdown_timeout: ShutdownTimeout = "30s",
@@ -112,6 +135,10 @@ def run(
         "capacity": json_object(capacity, "--capacity") if capacity else None,
         "rack": rack,
         "detect": not no_detect,
+        "cpu_isolation": tuple(cpu_isolation or ()),
+        "gpu_exclusivity": tuple(gpu_exclusivity or ()),
+        "default_cpu_isolation": default_cpu_isolation,
+        "gpu_share_mode": gpu_share_mode,
         "concurrency": concurrency,
         "claim_timeout": span(claim_timeout, "--claim-timeout"),
         "shutdown_timeout": span(shutdown_timeout, "--shutdown-timeout"),

@@ -54,7 +54,11 @@ def _build(kind: type[T], values: dict[str, Any]) -> T:
 
 
 def _assignment(value: Mapping[str, Any]) -> types.Assignment:
-    cpus = value.get("cpus")
+    lists = {
+        name: tuple(value[name])
+        for name in ("cores", "core_milli", "numa", "cpus")
+        if value.get(name) is not None
+    }
     return types.Assignment(
         cpu_milli=value.get("cpu_milli", 0),
         memory_mib=value.get("memory_mib", 0),
@@ -66,8 +70,9 @@ def _assignment(value: Mapping[str, Any]) -> types.Assignment:
         ),
         gpu_milli=value.get("gpu_milli", 0),
         custom=value.get("custom", {}),
-        cpus=None if cpus is None else tuple(cpus),
-        numa=value.get("numa"),
+        cpu_isolation=value.get("cpu_isolation"),
+        gpu_exclusivity=value.get("gpu_exclusivity"),
+        **lists,
     )
 
 

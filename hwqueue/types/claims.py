@@ -25,7 +25,10 @@ class Assignment:
     """What a claim set aside on its node.
 
     gpu_milli: thousandths of each device; 1000 for whole ones, 0 without GPUs. custom: amounts of
-    the node's own countables. cpus, numa: which CPUs, and on which memory; None unless pinned.
+    the node's own countables. Where cores are counted: cpu_isolation: the class that the lease came
+    to; cores: ids; core_milli: thousandths of each; numa: NUMA nodes; cpus: logical CPUs to be
+    pinned to; None elsewhere. gpu_exclusivity: the class by which it has its devices alone; None:
+    shared.
     """
 
     cpu_milli: int = 0
@@ -33,8 +36,12 @@ class Assignment:
     gpus: tuple[AssignedGpu, ...] = ()
     gpu_milli: int = 0
     custom: Mapping[str, int] = field(default_factory=dict)
+    cpu_isolation: str | None = None
+    cores: tuple[int, ...] | None = None
+    core_milli: tuple[int, ...] | None = None
+    numa: tuple[int, ...] | None = None
     cpus: tuple[int, ...] | None = None
-    numa: int | None = None
+    gpu_exclusivity: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

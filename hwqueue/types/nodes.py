@@ -13,16 +13,27 @@ from hwqueue.types.base import given, seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A device of a node; leases and assignments name it by `resource_id`, unique everywhere."""
+    """A device of a node; leases and assignments name it by `resource_id`, unique everywhere.
+
+    partitionable: it may be split; parts are devices with its id as `parent_resource_id`.
+    """
 
     resource_id: UUID | str
     model: str | None = None
     memory_mib: int | None = None
+    parent_resource_id: UUID | str | None = None
+    partitionable: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
-        resource_id = str(self.resource_id)
-        return given(resource_id=resource_id, model=self.model, memory_mib=self.memory_mib)
+        parent = self.parent_resource_id
+        return given(
+            resource_id=str(self.resource_id),
+            model=self.model,
+            memory_mib=self.memory_mib,
+            parent_resource_id=None if parent is None else str(parent),
+            partitionable=self.partitionable or None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +63,9 @@ class NodeSpec:
     core, numa, threads. gpus: a device's position is its index in assignments. resources: ids of
     what else is attached. slots: most claims at a time; None: no limit. taints: the node's own,
     instead of those it had; those of operators stay. keep_claims: claims of an older instance go on
-    instead of ending at once.
+    instead of ending at once. cpu_isolation, gpu_exclusivity: classes honoured beside best_effort
+    and shared; whole cores need `cores`. default_cpu_isolation: for leases that ask nothing; None:
+    best_effort. gpu_share_mode: "exclusive" or "fractional" (None).
     """
 
     name: str
@@ -69,6 +82,10 @@ class NodeSpec:
     slots: int | None = None
     taints: Sequence[Taint] = ()
     keep_claims: bool = False
+    cpu_isolation: Sequence[str] = ()
+    gpu_exclusivity: Sequence[str] = ()
+    default_cpu_isolation: str | None = None
+    gpu_share_mode: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -86,6 +103,10 @@ class NodeSpec:
             slots=self.slots,
             taints=[taint.as_json() for taint in self.taints] or None,
             keep_claims=self.keep_claims or None,
+            cpu_isolation=list(self.cpu_isolation) or None,
+            gpu_exclusivity=list(self.gpu_exclusivity) or None,
+            default_cpu_isolation=self.default_cpu_isolation,
+            gpu_share_mode=self.gpu_share_mode,
         )
 
 

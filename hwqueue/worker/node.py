@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from hwqueue.types import NodeSpec
+from hwqueue.types import Gpu, NodeSpec
 from hwqueue.worker.detect import Machine, cuda_name, detect_machine
 from hwqueue.worker.settings import WorkerSettings
 
@@ -34,9 +35,12 @@ def combine(settings: WorkerSettings, machine: Machine | None) -> NodeDescriptio
     """Put settings and detected facts together; the settings win."""
     capacity = dict(settings.capacity or {})
     gpus = settings.gpus or ()
-    gpu_names = tuple(str(position) for position in range(len(gpus)))
+    gpu_names = names_of(gpus)
     if machine is not None and settings.capacity is None:
         capacity = dict(machine.capacity)
+        if settings.isolates_cores:
+            # then 1000 are a core, not one of its threads
+            capacity["cpu_milli"] = min(capacity["cpu_milli"], 1000 * len(machine.cores))
     if machine is not None and settings.gpus is None:
         gpus = machine.gpus
         gpu_names = tuple(cuda_name(gpu) for gpu in gpus)
@@ -51,5 +55,18 @@ def combine(settings: WorkerSettings, machine: Machine | None) -> NodeDescriptio
         custom=capacity,
         cores=machine.cores if machine else (),
         gpus=gpus,
+        cpu_isolation=settings.cpu_isolation,
+        gpu_exclusivity=settings.gpu_exclusivity,
+        default_cpu_isolation=settings.default_cpu_isolation,
+        gpu_share_mode=settings.gpu_share_mode,
     )
     return NodeDescription(spec=spec, gpu_names=gpu_names)
+
+
+def names_of(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """What `CUDA_VISIBLE_DEVICES` calls given GPUs: whole ones by PCI order, parts by id."""
+    whole = [gpu for gpu in gpus if gpu.parent_resource_id is None]
+    return tuple(
+        f"MIG-{gpu.resource_id}" if gpu.parent_resource_id is not None else str(whole.index(gpu))
+        for gpu in gpus
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from hwqueue.types import Gpu
 
 _NODE_NAMESPACE = uuid5(NAMESPACE_DNS, "node.hwqueue")
 _MAX_NAME_CHARS = 253
+_CPU_CLASSES = ("best_effort", "whole_core", "strict_isolated")
+_GPU_CLASSES = ("shared", "session_exclusive", "device_exclusive", "partition_exclusive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +35,19 @@ class WorkerSettings:
         labels: The node's labels. They are added to the detected ones and win over them.
         capacity: What may be set aside: `cpu_milli`, `memory_mib` and custom countables, integers
             from 0 to 10**12. None: detected (see `detect`); `{}`: nothing is counted.
-        gpus: The node's GPUs, in PCI bus order. None: detected; `()`: it has none.
+        gpus: The node's GPUs, whole ones in PCI bus order, parts of them (MIG) anywhere. None:
+            detected; `()`: it has none.
         rack: Number of the rack, 0 to 2**32 - 1. None: unknown.
-        detect: Whether labels, capacity and GPUs that are not given are read from the machine.
+        detect: Whether labels, capacity, cores and GPUs that are not given are read from the
+            machine.
+        cpu_isolation: CPU classes that the node honours, beside best_effort: "whole_core",
+            "strict_isolated". They need `detect`, which finds the cores, and a system that can pin
+            processes; only handlers with `process=True` are pinned.
+        gpu_exclusivity: GPU classes that it honours, beside shared: "session_exclusive",
+            "device_exclusive", "partition_exclusive".
+        default_cpu_isolation: The class of leases that ask for none; one of those honoured. None:
+            best_effort.
+        gpu_share_mode: "exclusive": every GPU has one lease at a time. None: "fractional".
         concurrency: Handlers that run at once, 1 to 10000.
         poll_interval: Mean wait before an idle worker asks again, 10 ms to 1 h.
         claim_timeout: How long a claim lives without a heartbeat, 1 s to 1 day. None: as the
@@ -65,6 +78,10 @@ class WorkerSettings:
     gpus: tuple[Gpu, ...] | None = None
     rack: int | None = None
     detect: bool = True
+    cpu_isolation: tuple[str, ...] = ()
+    gpu_exclusivity: tuple[str, ...] = ()
+    default_cpu_isolation: str | None = None
+    gpu_share_mode: str | None = None
     concurrency: int = 10
     poll_interval: timedelta = timedelta(seconds=1)
     claim_timeout: timedelta | None = None
@@ -83,7 +100,13 @@ class WorkerSettings:
             _check_number("rack", self.rack, 0, 2**32 - 1)
         for key, value in (self.capacity or {}).items():
             _check_number(f"capacity.{key}", value, 0, 10**12)
+        self._check_isolation()
         self._check_spans()
+
+    @property
+    def isolates_cores(self) -> bool:
+        """Whether leases may have whole cores of the node to themselves."""
+        return any(kind != "best_effort" for kind in self.cpu_isolation)
 
     @property
     def effective_node_id(self) -> UUID:
@@ -97,6 +120,17 @@ class WorkerSettings:
             raise ConfigError(f"queues holds an empty or non-text name: {self.queues!r}")
         if not 1 <= len(self.name) <= _MAX_NAME_CHARS:
             raise ConfigError(f"name must have 1 to {_MAX_NAME_CHARS} characters: {self.name!r}")
+
+    def _check_isolation(self) -> None:
+        _check_classes("cpu_isolation", self.cpu_isolation, _CPU_CLASSES)
+        _check_classes("gpu_exclusivity", self.gpu_exclusivity, _GPU_CLASSES)
+        default, mode = self.default_cpu_isolation, self.gpu_share_mode
+        if default not in (None, "best_effort", *self.cpu_isolation):
+            raise ConfigError(f"default_cpu_isolation is {default!r}, cpu_isolation has it not")
+        if mode not in (None, "exclusive", "fractional"):
+            raise ConfigError(f"gpu_share_mode must be exclusive or fractional, not {mode!r}")
+        if self.isolates_cores and not hasattr(os, "sched_setaffinity"):
+            raise ConfigError(f"cpu_isolation {self.cpu_isolation!r}: this system cannot pin")
 
     def _check_spans(self) -> None:
         hour, day = timedelta(hours=1), timedelta(days=1)
@@ -122,6 +156,11 @@ def _check_number(field_name: str, value: int, low: int, high: int) -> None:
         raise ConfigError(f"{field_name} must be an integer, not {value!r}")
     if not low <= value <= high:
         raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")
+
+
+def _check_classes(field_name: str, classes: tuple[str, ...], known: tuple[str, ...]) -> None:
+    if not isinstance(classes, tuple) or not set(classes) <= set(known):
+        raise ConfigError(f"{field_name} must be a tuple of {', '.join(known)}, not {classes!r}")
 
 
 def _check_span(field_name: str, value: timedelta, low: timedelta, high: timedelta) -> None:

@@ -3,15 +3,16 @@
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int, p_shard int)
 returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count int,
-               gpu_milli int, gpu_wanted uuid[], custom jsonb, trusts text[], is_checked boolean)
+               gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
 language sql stable
 as $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom, '{}'::text[],
-         p.is_checked
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom,
+         p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
   from hwqueue.profile_eligibility p
   where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom, n.trusts, n.is_checked
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
+         n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;

@@ -45,7 +45,7 @@ create or replace function hwqueue.is_counted(p_node hwqueue.node) returns boole
 language sql immutable parallel safe
 as $$
   select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
-         or p_node.custom <> '{}'
+         or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
 -- Brings a node's state up to date with what the node is; called by whatever edits a node.
@@ -56,7 +56,8 @@ as $$
 begin
   update hwqueue.node_state s
   set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
-      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
+      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
+        and n.core_ids = '{}',
       is_counted = hwqueue.is_counted(n)
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;

@@ -10,7 +10,7 @@ begin
   select u.* into v_load from hwqueue.node_load u
   where u.shard_id = p_shard and u.node_id = p_node order by u.version desc limit 1;
   if not found then
-    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}');
+    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}', '{}');
   end if;
   return v_load;
 end
@@ -25,14 +25,15 @@ begin
   if p_load.version > 0 and p_load.updates < 32 then
     update hwqueue.node_load u
     set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used, memory_used = p_load.memory_used,
-        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used
+        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used, core_used = p_load.core_used
     where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
   else
     delete from hwqueue.node_load u
     where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
-    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used)
+    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used,
+                                   core_used)
     values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used, p_load.memory_used, p_load.gpu_used,
-            p_load.custom_used);
+            p_load.custom_used, p_load.core_used);
   end if;
 end
 $$;

@@ -1,30 +1,44 @@
--- What a claim of a class sets aside on a node, given its devices; null when the node counts none of it.
+-- What a claim of a class sets aside on a node, given its devices and what else it holds there (p_held, see held_alone); null when the
+-- node counts none of it.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb) returns jsonb
+create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
   select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
   from (select jsonb_strip_nulls(jsonb_build_object(
-          'cpu_milli', case when p_node.cpu_milli is not null then nullif(p_class.cpu_milli, 0) end,
+          'cpu_milli', case when p_node.cpu_milli is not null then nullif(
+             case when p_held ->> 'cpu_isolation' <> 'best_effort' then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
           'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
           'custom', p_class.custom,
           'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
-          'gpus', p_gpus)) as amounts) a
+          'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
 $$;
 
--- Sets aside on a node what a class needs: the node's new load and the assignment that says what was taken.
+-- Sets aside on a node what a class needs: the node's new load and the assignment that says what was taken. p_cores: from choose_cores,
+-- null when the node counts none.
 -- The assignment is null when nothing of it is counted; releasing needs nothing else than it.
 -- Locks: none, the caller holds node_state and writes the load back. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices int[],
+create or replace function hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices int[], p_cores int[],
                                              inout p_load hwqueue.node_load, out assignment jsonb)
 language plpgsql immutable
 as $$
 declare
+  v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_held jsonb;
   v_device int;
 begin
+  if p_class.gpu_count > 0 and v_exclusivity is not null then
+    v_held := jsonb_build_object('gpu_exclusivity', v_exclusivity);
+  end if;
+  if p_cores is not null then
+    v_held := coalesce(v_held, '{}')
+      || hwqueue.assigned_cores(p_node, p_cores, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
+    p_load.core_used := array(
+      select u.used + u.taken from unnest(p_load.core_used, p_cores) with ordinality u(used, taken, ordinality) order by u.ordinality);
+  end if;
   assignment := hwqueue.claim_assignment(p_class, p_node, (
     select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
-    from unnest(p_devices) d));
+    from unnest(p_devices) d), v_held);
   if assignment is null then
     return;
   end if;
@@ -52,20 +66,33 @@ as $$
         group by a.key) n
 $$;
 
--- Sets aside on a node what a class needs.
--- Locks: none, the caller holds node_state and writes p_load back. Raises: nothing. Idempotent: no.
+-- Sets aside on a node what a class needs, which fits: shortage was asked under the same lock. Should it not fit after all, the claim
+-- fails: work never runs on cores or devices that others have.
+-- Locks: none, the caller holds node_state and writes p_load back. Raises: XX000 when it does not fit. Idempotent: no.
 create or replace function hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard int, inout p_load hwqueue.node_load,
                                              out assignment jsonb)
 language plpgsql volatile
 as $$
 declare
   v_class hwqueue.placement_class;
+  v_devices int[];
+  v_cores int[];
   v_taken record;
 begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_taken := hwqueue.take_room(v_class, p_node,
-    case when v_class.gpu_count > 0 then hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
-      hwqueue.node_headroom(p_node, p_load)) end, p_load);
+  if v_class.gpu_count > 0 then
+    v_devices := hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
+      hwqueue.gpu_exclusivity_on(v_class.gpu_exclusivity, p_node.gpu_share_mode), hwqueue.node_headroom(p_node, p_load));
+  end if;
+  if p_node.core_ids <> '{}' then
+    v_cores := hwqueue.choose_cores(p_node, p_load.core_used, v_class.cpu_milli,
+      hwqueue.cpu_isolation_on(v_class.cpu_isolation, p_node.default_cpu_isolation));
+  end if;
+  if v_class.gpu_count > 0 and v_devices is null or p_node.core_ids <> '{}' and v_cores is null then
+    raise exception using errcode = 'XX000', message = format('class %s was granted on node %s without room for it', p_class_id, p_node.node_id),
+      hint = 'this is a fault of hwqueue: report it, with what list_nodes says of the node';
+  end if;
+  v_taken := hwqueue.take_room(v_class, p_node, v_devices, v_cores, p_load);
   p_load := v_taken.p_load;
   assignment := v_taken.assignment;
 end

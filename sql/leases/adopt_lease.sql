@@ -1,5 +1,6 @@
 -- Records work that already runs on a node, for moving in from another system: no filter and no room check; from then on it
--- counts like any claim. Devices: {"gpus": [resource ids]} in the options, else those with most left.
+-- counts like any claim. Devices: {"gpus": [resource ids]} in the options, else those with most left. Nothing is adopted onto cores
+-- or devices that others have to themselves, nor to itself where others are.
 -- Locks: its idempotency key; node_state. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHC05, QHW01, QHT01, QHL06, QHL07, QHA02.
 -- Idempotent: no.
 create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
@@ -41,7 +42,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node, p_shard);
   select t.p_load, t.assignment into v_taken
-  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'), v_load) t;
+  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'),
+                         hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id], p_shard);
   v_counted := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
@@ -53,26 +55,5 @@ begin
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
   perform hwqueue.add_counts(v_counted, 1, p_shard);
   return query select v_lease.lease_id, v_token, p_shard;
-end
-$$;
-
--- The devices that adopted work is on: those named, else those with most left, over their limit if need be.
--- Locks: none. Raises: QHA01 for a device that the node does not have. Idempotent: yes.
-create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb)
-returns int[]
-language plpgsql immutable
-as $$
-declare
-  v_named uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
-  v_devices int[];
-begin
-  v_devices := array(
-    select d.position::int from unnest(p_node.gpu_ids, p_load.gpu_used) with ordinality d(id, used, position)
-    where v_named = '{}' or d.id = any (v_named) order by d.used, d.position limit p_class.gpu_count);
-  if cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count) then
-    perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),
-      jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id), 'name as many of the node''s own devices as the lease asks for');
-  end if;
-  return v_devices;
 end
 $$;

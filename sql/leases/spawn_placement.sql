@@ -29,7 +29,6 @@ begin
     v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
     v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
   end if;
-  perform hwqueue.refuse_unserved(v_placement, p_field || '.placement');
   return v_placement;
 end
 $$;

@@ -18,7 +18,6 @@ begin
     v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
   v_placement := hwqueue.normalise_placement(p_placement, 'placement');
-  perform hwqueue.refuse_unserved(v_placement, 'placement');
   v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
@@ -34,7 +33,8 @@ begin
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
              hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, v_class.tolerate,
                                     hwqueue.node_taints(n)),
-             hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
+             hwqueue.fit_score(hwqueue.cpu_needed(v_class.cpu_milli,
+               hwqueue.cpu_isolation_on(v_class.cpu_isolation, n.default_cpu_isolation)), v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),
              hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_recount -> 'spread', v_now, p_shard)),
            w.reasons

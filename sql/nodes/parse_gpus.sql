@@ -1,7 +1,8 @@
 -- Parts of a node's registration that are lists: devices, resources, labels.
--- Locks: none. Raises: QHA01, QHC05. Idempotent: yes.
+-- Locks: none. Raises: QHA01. Idempotent: yes.
 
--- The node with its devices: [{"resource_id", "model", "memory_mib"}], index = place in the list.
+-- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id", "partitionable"}], index = place in the list.
+-- A part of a device names it as its parent, which is partitionable and whole.
 create or replace function hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -10,10 +11,13 @@ declare
   v_gpu jsonb;
   v_field text;
   v_id uuid;
+  v_parent uuid;
+  v_whole uuid[] := '{}';  -- devices that may be split
 begin
   v_node.gpu_ids := '{}';
   v_node.gpu_models := '{}';
   v_node.gpu_memory_mib := '{}';
+  v_node.gpu_parents := '{}';
   if p_gpus is null or jsonb_typeof(p_gpus) = 'null' then
     return v_node;
   end if;
@@ -25,10 +29,6 @@ begin
     select e.value, format('spec.gpus[%s]', e.ordinality - 1) from jsonb_array_elements(p_gpus) with ordinality e order by e.ordinality
   loop
     perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id', 'partitionable'], v_field);
-    if coalesce(v_gpu -> 'parent_resource_id', 'null') <> 'null' or coalesce(v_gpu -> 'partitionable', 'false') not in ('false', 'null') then
-      perform hwqueue.refuse('QHC05', format('%s is a partition or partitionable, which this version does not serve', v_field),
-        jsonb_build_object('field', v_field || '.partitionable'), 'register whole devices');
-    end if;
     v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
     if v_id is null or v_id = any (v_node.gpu_ids) then
       perform hwqueue.refuse('QHA01', format('%s.resource_id is missing or used twice', v_field),
@@ -38,7 +38,26 @@ begin
     v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model', v_field || '.model', 200), '');
     v_node.gpu_memory_mib := v_node.gpu_memory_mib
       || coalesce(hwqueue.json_integer(v_gpu -> 'memory_mib', v_field || '.memory_mib', 0, 1000000000), 0);
+    v_parent := hwqueue.json_uuid(v_gpu -> 'parent_resource_id', v_field || '.parent_resource_id');
+    v_node.gpu_parents := v_node.gpu_parents || v_parent;
+    if coalesce(hwqueue.json_boolean(v_gpu -> 'partitionable', v_field || '.partitionable'), false) then
+      if v_parent is not null then
+        perform hwqueue.refuse('QHA01', format('%s is a part of a device and partitionable itself', v_field),
+          jsonb_build_object('field', v_field || '.partitionable'), 'only whole devices are split');
+      end if;
+      v_whole := v_whole || v_id;
+    end if;
   end loop;
+  select p.parent, format('spec.gpus[%s].parent_resource_id', p.ordinality - 1) into v_parent, v_field
+  from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
+  where p.parent is not null and p.parent <> all (v_whole) order by p.ordinality limit 1;
+  if found then
+    perform hwqueue.refuse('QHA01', format('%s is %s, which is no partitionable device of this node', v_field, v_parent),
+      jsonb_build_object('field', v_field), 'declare the device it is a part of, with "partitionable": true');
+  end if;
+  if array_remove(v_node.gpu_parents, null) = '{}' then
+    v_node.gpu_parents := '{}';
+  end if;
   return v_node;
 end
 $$;

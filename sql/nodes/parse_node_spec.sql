@@ -10,12 +10,6 @@ declare
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
     'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'keep_claims'], 'spec');
-  select k into v_key from unnest(array['cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode']) k
-  where p_spec ? k and p_spec -> k not in ('null', '[]', '{}') limit 1;
-  if found then
-    perform hwqueue.refuse('QHC05', format('spec.%s is not served by this version', v_key),
-      jsonb_build_object('field', 'spec.' || v_key, 'class', p_spec -> v_key), 'leave it out: a node offers best_effort and shared only');
-  end if;
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;
   v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);
@@ -50,11 +44,7 @@ begin
   v_node.cpu_milli := hwqueue.json_integer(v_capacity -> 'cpu_milli', 'spec.capacity.cpu_milli', 0, 1000000000000);
   v_node.memory_mib := hwqueue.json_integer(v_capacity -> 'memory_mib', 'spec.capacity.memory_mib', 0, 1000000000000);
   v_node.custom := jsonb_strip_nulls(v_node.custom);
-  v_node.cores := coalesce(nullif(p_spec -> 'cores', 'null'), '[]');
-  if jsonb_typeof(v_node.cores) <> 'array' or length(v_node.cores::text) > 262144 then
-    perform hwqueue.refuse('QHA01', 'spec.cores must be an array of {"core", "numa", "threads"}', jsonb_build_object('field', 'spec.cores'),
-      'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-  end if;
-  return hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
+  v_node := hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
+  return hwqueue.parse_isolation(hwqueue.parse_cores(v_node, p_spec -> 'cores'), p_spec);
 end
 $$;

@@ -1,5 +1,20 @@
 -- Steps of register_node, each under the lock that it holds.
 
+-- What nodes of one profile have in common, as a digest. What is not declared is left out, so that a profile keeps its digest when there
+-- is more that nodes can declare.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.profile_digest(p_node hwqueue.node) returns bytea
+language sql stable
+as $$
+  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack) || case when m.more = '{}' then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
+  from (select jsonb_strip_nulls(jsonb_build_object(
+          'taints', nullif(hwqueue.node_taints(p_node), '[]'),
+          'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
+          'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
+          'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
+          'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
+$$;
+
 -- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is written.
 -- Locks: the profile, for key share. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint
@@ -7,14 +22,14 @@ language plpgsql volatile
 as $$
 declare
   v_taints jsonb := hwqueue.node_taints(p_node);
-  -- what most nodes do not have is left out, so that their profiles stay the same
-  v_digest bytea := sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
-    || case when v_taints = '[]' then '[]' else jsonb_build_object('taints', v_taints) end)::text, 'UTF8'));
+  v_digest bytea := hwqueue.profile_digest(p_node);
   v_profile_id bigint;
 begin
   loop
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_now)
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
+      gpu_share_mode, created_at)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
+      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode, p_now)
     on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
@@ -58,9 +73,8 @@ begin
 end
 $$;
 
--- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices that are gone count for
--- nothing. Claims of older epochs that
--- were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
+-- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices and cores that are gone count for
+-- nothing. Claims of older epochs that were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz, p_forget boolean, p_shard int) returns void
 language plpgsql volatile
@@ -72,7 +86,7 @@ begin
     perform hwqueue.forget_node(p_node.node_id, p_shard);
   end if;
   update hwqueue.claim c
-  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus')
+  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus', hwqueue.held_alone(c.assignment, p_node))
   from hwqueue.placement_class k
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
   perform hwqueue.move_counts(p_node.node_id, null, p_shard);
@@ -80,31 +94,9 @@ begin
   set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   v_load := hwqueue.read_load(p_node.node_id, p_shard);
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
+  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used, v_load.core_used
   from hwqueue.node_usage_of_claims(p_node) u;
   perform hwqueue.write_load(v_load);
 end
-$$;
-
--- What the claims of a node have set aside, counted from the claims: what node_load must say.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node)
-returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb)
-language sql stable
-as $$
-  select count(*)::int, coalesce(sum((c.assignment ->> 'cpu_milli')::bigint), 0)::bigint,
-         coalesce(sum((c.assignment ->> 'memory_mib')::bigint), 0)::bigint,
-         array(select coalesce(sum((u.assignment ->> 'gpu_milli')::int), 0)::int
-               from unnest(p_node.gpu_ids) with ordinality g(id, position)
-               left join hwqueue.claim u on u.shard_id = p_node.shard_id and u.node_id = p_node.node_id
-                 and u.assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', g.id))
-               group by g.position order by g.position),
-         coalesce((select jsonb_object_agg(a.key, a.amount)
-                   from (select k.key, sum(k.value::bigint) as amount
-                         from hwqueue.claim u, jsonb_each(u.assignment -> 'custom') k
-                         where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'custom'
-                         group by k.key) a), '{}')
-  from hwqueue.claim c
-  where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
 $$;

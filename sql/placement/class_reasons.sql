@@ -29,7 +29,7 @@ as $$
 $$;
 
 -- Why a node may not run a lease of a class now: [{"code", "permanent", "message", "predicate"}], empty when it may.
--- Built from the functions that claims decide with (expr_reason, barring_taints, spread_reason, lacking), so the two cannot disagree.
+-- Built from the functions that claims decide with (expr_reason, barring_taints, spread_reason, isolation_conflicts, shortage), so the two cannot disagree.
 -- p_recount: what recount_terms gave for the class; null: by what claims have counted.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
@@ -39,6 +39,11 @@ as $$
   with known as materialized (
     select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources,
            hwqueue.attested_at(p_node, p_now) as attested
+  ), short as (
+    select s.now, s.ever, s.now & ~s.ever & s.own as contended, hwqueue.node_headroom(p_node, p_load) as room
+    from (select hwqueue.class_shortage(p_class, p_node, p_load) as now, hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) as ever,
+                 case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
+                 + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end as own) s
   )
   select coalesce(jsonb_agg(r.reason), '[]')
   from (
@@ -69,13 +74,19 @@ as $$
     from (select hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as domain) k
     where k.domain is not null
     union all
-    select jsonb_build_object('code', 'insufficient_capacity',
-      'permanent', hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> '',
-      'message', format('not enough %s: %s', l.lacking,
-        case when hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))) <> ''
-             then 'the node never has as much' else 'in use by running leases' end))
-    from (select hwqueue.lacking(p_class, hwqueue.node_headroom(p_node, p_load)) as lacking) l
-    where l.lacking <> ''
+    select jsonb_build_object('code', c.code, 'permanent', true, 'message', c.message, 'predicate', c.predicate)
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
+                                     p_node.gpu_parents) c
+    union all
+    -- of what it would have to itself: the node has enough, others have it now
+    select jsonb_build_object('code', 'nodes_support_but_contended', 'permanent', false, 'message',
+             format('the node honours the class, but running leases have its %s', hwqueue.lacking(s.contended, p_class, s.room)))
+    from short s where s.contended <> 0
+    union all
+    select jsonb_build_object('code', 'insufficient_capacity', 'permanent', s.ever <> 0,
+      'message', format('not enough %s: %s', hwqueue.lacking(s.now - s.contended, p_class, s.room),
+        case when s.ever <> 0 then 'the node never has as much' else 'in use by running leases' end))
+    from short s where s.now <> s.contended
     union all
     select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
     where p_node.cordoned_at is not null

@@ -52,6 +52,8 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
+  v_class.cpu_isolation := p_placement #>> '{isolation,cpu}';
+  v_class.gpu_exclusivity := p_placement #>> '{isolation,gpu}';
   v_class := hwqueue.bind_terms(v_class);
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
@@ -80,11 +82,13 @@ begin
                                    hwqueue.service_away_from(p_service, p_shard), p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, tolerate, trusts, spread, terms, away_from, patience, target, created_xid, created_at)
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, tolerate, trusts, spread, terms,
+      away_from, patience, target, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts,
+      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do

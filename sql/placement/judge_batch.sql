@@ -56,11 +56,13 @@ begin
   end if;
   perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_checked)
-  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
+    gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
   from hwqueue.placement_class c
   cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
+  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
   where c.shard_id = p_shard and c.class_id = any (v_batch)
     and hwqueue.suits(c, p_profile, null, '{}')
   on conflict do nothing;
@@ -95,14 +97,17 @@ begin
   end if;
   perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
   insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked)
-  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, c.cpu_milli, c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard)
+    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
   from hwqueue.placement_class c
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
   cross join lateral (
     select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
-  where c.shard_id = p_shard and c.class_id = any (v_batch) and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested)
+  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+  where c.shard_id = p_shard and c.class_id = any (v_batch)
+    and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
   on conflict do nothing;
   update hwqueue.node_state s
   set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),

@@ -64,7 +64,7 @@ begin
       from hwqueue.node n
       join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
       where n.shard_id = p_shard and n.node_id = any (v_named)
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
     ) a
     where (a.affinity - p_affinity) * p_sign > 0
       and exists (
@@ -72,7 +72,7 @@ begin
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
         where n.shard_id = p_shard and (n.profile_id = a.profile_id and n.node_id <> all (v_named) or n.node_id = a.node_id) and n.deregistered_at is null
           and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-          and hwqueue.lacking(p_class, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = '')
+          and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
     order by a.affinity * p_sign desc limit 1);
 end
 $$;

@@ -19,14 +19,17 @@ begin
   v_now := hwqueue.clock();
   with kind as (
     select n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids) as gpus,
+           n.core_numa, cardinality(array_remove(n.gpu_parents, null)) as parts,
            (array_agg(n.node_id))[1] as example, count(*) as nodes
     from hwqueue.node n
     where n.shard_id = p_shard and n.deregistered_at is null
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids)
+    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
+             cardinality(array_remove(n.gpu_parents, null))
     order by count(*) desc limit 200
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested)
-      and hwqueue.lacking(c, hwqueue.node_headroom(n, hwqueue.idle_load(n))) = ''), 0) / sum(k.nodes) as share
+    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested,
+        n.gpu_ids, n.gpu_parents)
+      and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
     from hwqueue.placement_class c
     cross join kind k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
@@ -48,5 +51,5 @@ language sql immutable parallel safe
 as $$
   select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
-    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]))) s
+    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
 $$;

@@ -30,6 +30,31 @@ async def test_a_claim_has_all_that_a_worker_needs(
     assert await client.claim_task([queue], node.node_id, node.epoch) == []
 
 
+async def test_assignments_name_the_cores(client: AsyncClient, queue: str) -> None:
+    """For leases that ask nothing, too, on a node whose default says so."""
+    node_id, part = uuid4(), uuid4()
+    whole = Gpu(resource_id=uuid4(), partitionable=True)
+    spec = NodeSpec(
+        name="isolating",
+        instance_id="i",
+        cores=[{"core": core, "threads": [core, core + 8]} for core in range(2)],
+        gpus=[whole, Gpu(resource_id=part, parent_resource_id=whole.resource_id)],
+        cpu_isolation=["whole_core"],
+        gpu_exclusivity=["partition_exclusive"],
+        default_cpu_isolation="whole_core",
+        gpu_share_mode="exclusive",
+    )
+    epoch = await client.register_node(node_id, spec)
+    await client.spawn_lease(queue, "t", placement={"resources": {"cpu_milli": 1500, "gpu": 1}})
+    (claim,) = await client.claim_task([queue], node_id, epoch)
+    assert claim.assignment is not None
+    assert claim.assignment.cpu_isolation == "whole_core"
+    assert claim.assignment.gpu_exclusivity == "device_exclusive"
+    assert (claim.assignment.cores, claim.assignment.core_milli) == ((0, 1), (1000, 1000))
+    assert (claim.assignment.numa, claim.assignment.cpus) == ((0,), (0, 1, 8, 9))
+    assert (await client.get_lease(claim.lease_id)).assignment == claim.assignment
+
+
 async def test_assignments_say_what_was_set_aside(client: AsyncClient, queue: str) -> None:
     node_id, gpu_ids = uuid4(), [uuid4(), uuid4()]
     spec = NodeSpec(

@@ -41,6 +41,12 @@ def add_process(params: dict[str, int]) -> dict[str, int]:
     return {"sum": params["a"] + params["b"], "pid": os.getpid()}
 
 
+@app.task("cpus", process=True)
+def cpus(params: Any, context: LeaseContext) -> dict[str, Any]:
+    assert context.assignment is not None
+    return {"given": context.assignment.cpus, "on": sorted(os.sched_getaffinity(0))}
+
+
 @app.task("tell")
 async def tell(params: Any, context: AsyncLeaseContext) -> dict[str, Any]:
     return {

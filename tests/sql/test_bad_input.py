@@ -281,13 +281,6 @@ def test_what_only_looks_like_one(api: Api, require: list[Row]) -> None:
     assert api.state(api.spawn(api.queue(), placement={"require": require})) == "pending"
 
 
-@pytest.mark.parametrize("cpu", ["whole_core", "strict_isolated", "best_effort"])
-def test_an_isolation_class_is_named(api: Api, cpu: str) -> None:
-    placement = {"isolation": {"cpu": cpu}}
-    refusal = api.refused("QHC05", "spawn_lease", **spawn(api.queue(), placement=placement))
-    assert refusal.detail["class"] == cpu
-
-
 @pytest.mark.parametrize(
     ("code", "value"),
     [

@@ -279,25 +279,6 @@ def test_a_spec_is_an_object(api: Api, spec: object) -> None:
     assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == "spec"
 
 
-@pytest.mark.parametrize(
-    ("field", "spec"),
-    [
-        ("spec.cpu_isolation", {"cpu_isolation": ["whole_core"]}),
-        ("spec.gpu_exclusivity", {"gpu_exclusivity": ["session_exclusive"]}),
-        ("spec.default_cpu_isolation", {"default_cpu_isolation": "whole_core"}),
-        ("spec.gpu_share_mode", {"gpu_share_mode": "exclusive"}),
-        ("spec.gpus[0].partitionable", {"gpus": [gpus(GPU[0])[0] | {"partitionable": True}]}),
-        (
-            "spec.gpus[0].partitionable",
-            {"gpus": [gpus(GPU[0])[0] | {"parent_resource_id": GPU[1]}]},
-        ),
-    ],
-)
-def test_what_this_version_does_not_serve(api: Api, field: str, spec: dict[str, Any]) -> None:
-    spec = {"name": "later", "instance_id": "first"} | spec
-    assert api.refused("QHC05", "register_node", node=uuid4(), spec=spec).field == field
-
-
 def test_empty_lists_of_it_are_fine(api: Api) -> None:
     node = api.node(taints=[], cpu_isolation=[], gpu_exclusivity=[], default_cpu_isolation=None)
     assert isinstance(node.node_id, UUID)

@@ -115,11 +115,6 @@ def test_not_when_finished(api: Api) -> None:
                 "placement": {"resources": {"gpu": 1, "gpu_milli": 1}},
             },
         ),
-        (
-            "QHC05",
-            "changes.placement.isolation",
-            {"placement": {"isolation": {"cpu": "whole_core"}}},
-        ),
     ],
 )
 def test_bad_changes(api: Api, code: str, field: str, changes: Any) -> None:

@@ -144,23 +144,11 @@ SAID_TWICE = [
 ]
 
 
-def served(api: Api, options: Row) -> None:
-    """Skip the test where this version refuses a part of the grammar."""
-    with api.conn.transaction(force_rollback=True):
-        try:
-            api.spawn(api.queue(), **options)
-        except Exception as error:
-            if getattr(error, "sqlstate", None) != "QHC05":
-                raise
-            pytest.skip("this part of the grammar is not served yet")
-
-
 @pytest.mark.parametrize(("blob", "placement"), SAID_TWICE)
 def test_one_class_with_the_placement_that_says_the_same(
     api: Api, blob: bytes, placement: Row
 ) -> None:
     queue = api.queue()
-    served(api, {"placement": placement})
     spelled, wired = api.spawn(queue, placement=placement), api.spawn(queue, wire=text(blob))
     assert api.lease(spelled)["placement"] == api.lease(wired)["placement"]
     assert same_class(api, spelled, wired)
@@ -192,7 +180,6 @@ def test_a_contradiction_with_the_placement(api: Api) -> None:
 
 def test_resources_of_the_placement_count_for_a_gpu_class(api: Api) -> None:
     wire = text(asking(gpu_exclusivity=GpuExclusivity.DEVICE_EXCLUSIVE))
-    served(api, {"wire": wire})
     lease = api.spawn(api.queue(), wire=wire, placement={"resources": {"gpu": 2}})
     assert api.lease(lease)["placement"]["resources"] == {"gpu": 2}
     lease = api.spawn(api.queue(), wire=wire, placement={"resources": {"cpu_milli": 2}})
@@ -203,7 +190,6 @@ def test_resources_of_the_placement_count_for_a_gpu_class(api: Api) -> None:
 
 def test_two_isolation_classes(api: Api) -> None:
     wire = text(asking(cpu_isolation=CpuIsolation.WHOLE_CORE))
-    served(api, {"wire": wire})
     same = {"isolation": {"cpu": "whole_core"}}
     assert api.lease(api.spawn(api.queue(), wire=wire, placement=same))["placement"] == same
     options = {"wire": wire, "placement": {"isolation": {"cpu": "best_effort"}}}

@@ -64,3 +64,15 @@ def test_reaping_can_be_left_to_others(started: list[WorkerSettings]) -> None:
 def test_a_bad_id_is_refused(started: list[WorkerSettings]) -> None:
     assert run("--node-id=box-1") != 0
     assert started == []
+
+
+def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
+    classes = ["--cpu-isolation=whole_core", "--cpu-isolation=strict_isolated"]
+    gpus = ["--gpu-exclusivity=device_exclusive", "--gpu-share-mode=exclusive"]
+    assert run(*classes, *gpus, "--default-cpu-isolation=whole_core") == 0
+    [settings] = started
+    assert settings.cpu_isolation == ("whole_core", "strict_isolated")
+    assert settings.gpu_exclusivity == ("device_exclusive",)
+    assert settings.default_cpu_isolation == "whole_core"
+    assert settings.gpu_share_mode == "exclusive"
+    assert run("--default-cpu-isolation=whole_core") != 0

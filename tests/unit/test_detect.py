@@ -212,3 +212,33 @@ def test_given_facts_win_over_detected_ones() -> None:
 def test_nothing_is_declared_without_detection() -> None:
     spec = combine(WorkerSettings(dsn="x", name="n", detect=False), None).spec
     assert (spec.labels, spec.cpu_milli, spec.gpus, spec.cores) == ({}, None, (), ())
+
+
+def test_classes_are_declared_with_cores() -> None:
+    settings = WorkerSettings(
+        dsn="x",
+        cpu_isolation=("whole_core",),
+        gpu_exclusivity=("device_exclusive",),
+        default_cpu_isolation="whole_core",
+        gpu_share_mode="exclusive",
+    )
+    spec = combine(settings, MACHINE).spec
+    assert spec.cores == MACHINE.cores
+    assert (spec.cpu_isolation, spec.gpu_exclusivity) == (("whole_core",), ("device_exclusive",))
+    assert (spec.default_cpu_isolation, spec.gpu_share_mode) == ("whole_core", "exclusive")
+    assert spec.cpu_milli == 1000, "of cores, not of their threads"
+    assert combine(WorkerSettings(dsn="x"), MACHINE).spec.cpu_milli == 8000
+
+
+def test_parts_of_gpus_are_named_by_their_id() -> None:
+    gpus = (
+        Gpu(resource_id=UUIDS[0], partitionable=True),
+        Gpu(resource_id=UUIDS[1], parent_resource_id=UUIDS[0]),
+        Gpu(resource_id=UUIDS[2]),
+    )
+    node = combine(WorkerSettings(dsn="x", gpus=gpus), None)
+    assert node.gpu_names == ("0", f"MIG-{UUIDS[1]}", "1")
+    assert node.spec.as_json()["gpus"][:2] == [
+        {"resource_id": UUIDS[0], "partitionable": True},
+        {"resource_id": UUIDS[1], "parent_resource_id": UUIDS[0]},
+    ]

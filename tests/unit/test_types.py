@@ -95,6 +95,12 @@ def test_claims_are_decoded() -> None:
         "gpus": [{"index": 1, "resource_id": str(ID), "model": "A100"}],
         "gpu_milli": 1000,
         "custom": {"licence": 1},
+        "cpu_isolation": "whole_core",
+        "cores": [3, 4],
+        "core_milli": [1000, 1000],
+        "numa": [0],
+        "cpus": [3, 4, 35, 36],
+        "gpu_exclusivity": "device_exclusive",
         "a_later_version": True,
     }
     with_gpu, counted_nothing = decode(
@@ -106,6 +112,12 @@ def test_claims_are_decoded() -> None:
         gpus=(types.AssignedGpu(index=1, resource_id=ID, model="A100"),),
         gpu_milli=1000,
         custom={"licence": 1},
+        cpu_isolation="whole_core",
+        cores=(3, 4),
+        core_milli=(1000, 1000),
+        numa=(0,),
+        cpus=(3, 4, 35, 36),
+        gpu_exclusivity="device_exclusive",
     )
     assert with_gpu.params == {"a": 1}
     assert counted_nothing.assignment is None

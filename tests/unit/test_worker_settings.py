@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -47,8 +48,20 @@ def test_the_node_id_belongs_to_the_name() -> None:
         ("reap_interval", timedelta(0)),
         ("shutdown_timeout", -SECOND),
         ("cancel_grace", -SECOND),
+        ("cpu_isolation", "whole_core"),
+        ("cpu_isolation", ("whole",)),
+        ("gpu_exclusivity", ("whole_core",)),
+        ("default_cpu_isolation", "whole_core"),
+        ("gpu_share_mode", "shared"),
     ],
 )
 def test_bad_values_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
         WorkerSettings(**{"dsn": "host=x", field: value})
+
+
+def test_whole_cores_need_a_system_that_can_pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    WorkerSettings(dsn="x", cpu_isolation=("best_effort",))
+    with pytest.raises(ConfigError, match="cannot pin"):
+        WorkerSettings(dsn="x", cpu_isolation=("whole_core",))

@@ -1,0 +1,151 @@
+"""Devices that leases have to themselves, and parts of devices."""
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.sql.api import Api, Node, Row, token
+from tests.sql.isolation_support import GPU, asking, assigned, devices, run, why
+
+PART = "partition_exclusive"
+
+
+def places(assignment: Row) -> list[int]:
+    """Where the devices stand in the node's list."""
+    return [device["index"] for device in assignment["gpus"]]
+
+
+def split(api: Api, *parents: int | None) -> tuple[Node, list[str]]:
+    """A node whose devices are whole ones and parts, honouring everything; the devices' ids."""
+    gpus = devices(*parents)
+    node = api.node(gpus=gpus, gpu_exclusivity=[*GPU, PART])
+    return node, [gpu["resource_id"] for gpu in gpus]
+
+
+@pytest.mark.parametrize("gpu", GPU)
+def test_alone_on_a_device(api: Api, gpu: str) -> None:
+    node = api.node(gpus=devices(None, None), gpu_exclusivity=GPU)
+    share = run(api, node, asking(None, "shared", gpu_milli=300))
+    assert share is not None
+    alone = assigned(api, node, asking(None, gpu, gpu=1))
+    assert (places(alone), alone["gpu_milli"], alone["gpu_exclusivity"]) == ([1], 1000, gpu)
+    assert assigned(api, node, asking(gpu_milli=700)).keys() == {"gpu_milli", "gpus"}
+    assert run(api, node, asking(gpu_milli=1)) is None, "a share entered an exclusive device"
+    assert why(api, node, asking(None, gpu, gpu=1)) == {"nodes_support_but_contended": False}
+    assert why(api, node, asking(gpu=1)) == {"insufficient_capacity": False}
+    assert why(api, node, asking(None, gpu, gpu=3)) == {"insufficient_capacity": True}
+
+
+def test_share_mode_exclusive(api: Api) -> None:
+    """Whoever asks nothing has its device alone; who asks to share is refused for good."""
+    node = api.node(gpus=devices(None, None), gpu_share_mode="exclusive")
+    assert assigned(api, node, asking(gpu=1))["gpu_exclusivity"] == "device_exclusive"
+    for placement in (asking(None, "shared", gpu=1), asking(gpu_milli=500)):
+        assert why(api, node, placement) == {"class_conflicts_with_daemon_mode": True}
+    assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {
+        "no_node_supports_class": True
+    }
+    assert run(api, node, asking(gpu=1)) is not None
+    assert why(api, node, asking(gpu=1)) == {"nodes_support_but_contended": False}
+    assert run(api, node, asking()) is not None
+
+
+def test_share_mode_is_judged_per_profile(api: Api) -> None:
+    """A node that changes its mode is judged anew."""
+    spec: Row = {"name": str(uuid4()), "gpus": devices(None)}
+    node = api.node(**spec)
+    claim = run(api, node, asking(None, "shared", gpu=1))
+    assert claim is not None
+    api.rows("complete_lease", **token(claim))
+    api.node(node.node_id, **spec, gpu_share_mode="exclusive")
+    assert run(api, node, asking(None, "shared", gpu=1)) is None
+    api.node(node.node_id, **spec)
+    assert run(api, node, asking(None, "shared", gpu=1)) is not None
+
+
+def test_parts_are_for_those_that_ask_for_parts(api: Api) -> None:
+    node, _ = split(api, None, 0, 0)
+    assert why(api, node, asking(gpu=2)) == {"insufficient_capacity": True}
+    assert run(api, node, asking(gpu=1)) is not None
+    assert run(api, node, asking(gpu_milli=1)) is None
+    assert why(api, node, asking(None, PART, gpu=1)) == {"nodes_support_but_contended": False}
+
+
+def test_a_part_and_its_device_exclude_each_other(api: Api) -> None:
+    node, _ = split(api, None, None, 0, 0)
+    part = run(api, node, asking(None, PART, gpu=1))
+    assert part is not None
+    assert (places(part["assignment"]), part["assignment"]["gpu_exclusivity"]) == ([2], PART)
+    whole = run(api, node, asking(gpu=1))
+    assert whole is not None
+    assert places(whole["assignment"]) == [1]
+    assert run(api, node, asking(gpu_milli=1)) is None
+    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [3]
+    assert why(api, node, asking(None, "device_exclusive", gpu=1)) == {
+        "nodes_support_but_contended": False
+    }
+    api.rows("complete_lease", **token(part))
+    assert run(api, node, asking(gpu=1)) is None, "one part is still in use"
+    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [2]
+
+
+def test_parts_come_from_devices_that_are_broken_already(api: Api) -> None:
+    node, _ = split(api, None, None, 0, 1, 1, 1)
+    first = run(api, node, asking(None, PART, gpu=2))
+    assert first is not None
+    api.rows("complete_lease", **token(first))
+    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [2], "fewest parts left"
+    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [3]
+    assert places(assigned(api, node, asking(None, PART, gpu=2))) == [4, 5]
+
+
+@pytest.mark.parametrize("gpu", [None, "shared", *GPU])
+def test_a_part_by_name_is_only_for_partition_exclusive(api: Api, gpu: str | None) -> None:
+    node, ids = split(api, None, 0)
+    need = {"gpu": 1}
+    part, whole = ([{"resource": [ids[index]]}] for index in (1, 0))
+    assert why(api, node, asking(None, gpu, require=part, **need)).items() >= {
+        ("class_conflicts_with_resource_id", True)
+    }
+    assert why(api, node, asking(None, PART, require=whole, **need)).items() >= {
+        ("class_conflicts_with_resource_id", True)
+    }
+    claim = run(api, node, asking(None, PART, require=part, **need))
+    assert claim is not None
+    assert places(claim["assignment"]) == [1]
+    api.rows("complete_lease", **token(claim))
+    assert places(assigned(api, node, asking(None, gpu, require=whole, **need))) == [0]
+
+
+@pytest.mark.parametrize("gpu", [*GPU, PART])
+def test_what_is_not_honoured(api: Api, gpu: str) -> None:
+    others = [other for other in (*GPU, PART) if other != gpu]
+    node = api.node(gpus=devices(None, 0), gpu_exclusivity=others)
+    found = why(api, node, asking(None, gpu, gpu=1))
+    assert found == {"no_node_supports_class": True}
+
+
+def test_partitions_without_parts(api: Api) -> None:
+    node, _ = split(api, None, None)
+    assert why(api, node, asking(None, PART, gpu=1)) == {"insufficient_capacity": True}
+
+
+def test_adopted_work_enters_no_exclusive_device(api: Api) -> None:
+    gpus = devices(None, None)
+    node, queue = api.node(gpus=gpus, gpu_exclusivity=GPU), api.queue()
+    assert places(assigned(api, node, asking(None, GPU[0], gpu=1))) == [0]
+    options = {"placement": {"resources": {"gpu_milli": 400}}}
+    work = {"queue": queue, "node": node.node_id, "task": "work"}
+    named = options | {"gpus": [gpus[0]["resource_id"]]}
+    assert api.refused("QHA01", "adopt_lease", **work, options=named).field == "options.gpus"
+    api.rows("adopt_lease", **work, options=options)
+    assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 400]
+
+
+def test_adopted_work_that_is_alone_finds_its_device_free(api: Api) -> None:
+    node, queue = api.node(gpus=devices(None), gpu_share_mode="exclusive"), api.queue()
+    work = {"queue": queue, "node": node.node_id, "task": "work"}
+    options = {"placement": {"resources": {"gpu": 1}}}
+    row = api.row("adopt_lease", **work, options=options)
+    assert isinstance(row["lease_id"], UUID)
+    assert api.refused("QHA01", "adopt_lease", **work, options=options).field == "options.gpus"
