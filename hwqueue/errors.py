@@ -23,7 +23,6 @@ HwqueueError
   ConstraintError
     PlacementInvalid         QHC03  the placement is malformed
     PlacementContradictory   QHC04  no node could ever meet the placement
-    NotSupported             QHC05  part of the grammar, but not served by this version
     WireInvalid              QHW01  the params blob is not valid
   SchemaError
     SchemaTooOld             QHS01  the database has an older schema than this package, or none
@@ -65,7 +64,6 @@ __all__ = [
     "NodeNameTaken",
     "NodeSuperseded",
     "NodeUnknown",
-    "NotSupported",
     "PlacementContradictory",
     "PlacementInvalid",
     "QueueError",
@@ -252,12 +250,6 @@ class PlacementContradictory(ConstraintError):
     """No node could ever meet the placement."""
 
     default_sqlstate = "QHC04"
-
-
-class NotSupported(ConstraintError):
-    """Part of the grammar, but not served by this version: refused rather than ignored."""
-
-    default_sqlstate = "QHC05"
 
 
 class WireInvalid(ConstraintError):

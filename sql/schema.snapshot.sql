@@ -2,6 +2,13 @@
 
 CREATE SCHEMA hwqueue;
 
+CREATE TYPE hwqueue.first_entered AS (
+	kept tid[],
+	counted jsonb,
+	blocked bigint[],
+	is_new boolean
+);
+
 CREATE TYPE hwqueue.headroom AS (
 	cpu_milli bigint,
 	memory_mib bigint,
@@ -685,7 +692,7 @@ CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id big
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.touched_terms(k, c.lease_id, n, p_shard) t
+    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
     where c.shard_id = p_shard
     group by t.term_id, t.place
   ), written as (
@@ -749,11 +756,11 @@ CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, l
     LANGUAGE sql STABLE
     AS $$
   with touched as (
-    select c.lease_id, c.node_id, k.terms, k.spread, t.*
+    select c.lease_id, c.node_id, c.stop_requested_at, k.terms, k.spread, t.*
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.touched_terms(k, c.lease_id, n, p_shard) t
+    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
     where c.shard_id = p_shard and t.place <> ''
   )
   select 'away', h.lease_id, jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
@@ -770,7 +777,7 @@ CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, l
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = h.term_id
     where s.value ? 'max_per_domain'
       and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
-  where h.use = 'cap' and h.decides and h.counts
+  where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null
   group by h.term_id, h.domain, h.place, s.most
   having count(*) > s.most
 $$;
@@ -1308,9 +1315,9 @@ begin
     ) k
     cross join lateral (
       select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             hwqueue.waits_until(k.class, v_node, k.eligible_at, v_now, p_shard) as until offset 0) u
+             k.eligible_at + hwqueue.waits_for(k.class, v_node, k.eligible_at, v_now, p_shard) as until offset 0) u
     cross join lateral (
-      select coalesce(u.code, case when u.until is not null then 'waiting_for_preferred' end) as code,
+      select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
              case when u.code is null then u.until end as until) w
     where w.code is not null
     group by w.code
@@ -1732,7 +1739,7 @@ CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer,
   from jsonb_array_elements_text(p_assignment -> 'cores') with ordinality c(core, ordinality)
 $$;
 
-CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -1745,9 +1752,9 @@ begin
   elsif p_value is not null then
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
-  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_now, p_shard) else 0 end;
+  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_expired, p_now, p_shard) else 0 end;
   if p_self and v_here <= 0 then  -- may it start its group?
-    v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, p_now, p_shard) > 0;
+    v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;
   return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere, 'self', p_self);
 end
@@ -2220,7 +2227,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.first_entered
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2228,30 +2235,43 @@ declare
   v_class hwqueue.placement_class;
   v_entry hwqueue.ready;
   v_entered record;
+  v_wait interval;
+  v_place tid;
+  v_first hwqueue.first_entered;
 begin
-  blocked := '{}';
-  is_new := false;
-  kept := '{}';
+  v_first.blocked := '{}';
+  v_first.is_new := false;
+  v_first.kept := '{}';
   for v_index in 1 .. cardinality(p_places) loop
     select r.* into v_entry from hwqueue.ready r where r.ctid = p_places[v_index];
     if cardinality(p_checked) > 200 or v_entry.class_id = any (p_checked) then
       exit when v_index > 1;
       v_node := hwqueue.read_node(p_node, p_shard);
+      -- who asks is alive: where leases may spread to is a matter of live nodes
+      update hwqueue.node_state s set seen_at = p_now
+      where s.shard_id = p_shard and s.node_id = p_node and s.seen_at + v_node.heartbeat_timeout <= p_now;
       select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_entry.class_id;
-      if hwqueue.waits_until(v_class, v_node, v_entry.eligible_at, p_now, p_shard) is null then
-        v_entered := hwqueue.enter_terms(v_class, v_entry.lease_id, v_node, p_now, p_shard);
-        counted := v_entered.counted;
-        is_new := coalesce(v_entered.reason = 'unpublished', false);
-        if v_entered.reason is null then
-          kept := p_places[1 : 1];
-          return;
-        end if;
+      v_place := p_places[1];
+      v_wait := hwqueue.waits_for(v_class, v_node, v_entry.eligible_at, p_now, p_shard);
+      if v_entry.eligible_at + v_wait > p_now then
+        select w.place, w.lease_id into v_place, v_entry.lease_id
+        from hwqueue.lock_patient(v_entry.class_id, v_entry.tier, v_entry.rank, p_now - v_wait, p_now, p_shard) w;
       end if;
-      blocked := array[v_entry.class_id];
-      return;
+      if v_place is not null then
+        v_entered := hwqueue.enter_terms(v_class, v_entry.lease_id, v_node, p_now, p_shard);
+        v_first.counted := v_entered.counted;
+        if v_entered.reason is null then
+          v_first.kept := array[v_place];
+          return v_first;
+        end if;
+        v_first.is_new := v_entered.reason = 'unpublished';
+      end if;
+      v_first.blocked := array[v_entry.class_id];
+      return v_first;
     end if;
-    kept := kept || p_places[v_index];
+    v_first.kept := v_first.kept || p_places[v_index];
   end loop;
+  return v_first;
 end
 $$;
 
@@ -2790,6 +2810,8 @@ begin
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id <> all (p_without))
+      -- to score these takes long
+      and (e.affinity is not null or exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
                            e.cpu_isolation, e.gpu_exclusivity) = 0
       and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
@@ -2896,6 +2918,51 @@ begin
     v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
   end if;
   perform hwqueue.write_load(v_load);
+end
+$$;
+
+CREATE FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_lease hwqueue.lease;
+  v_place tid;
+  v_class_id bigint;
+begin
+  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  v_class_id := hwqueue.target_class(v_lease.class_id, p_lease, p_shard);
+  if v_class_id is null or v_class_id = v_lease.class_id or v_lease.state <> 'open' then
+    return true;
+  end if;
+  -- the one update that entries ever see: who locks one looks at its class again
+  select r.ctid into v_place from hwqueue.ready r
+  where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+    and r.position = v_lease.position and r.lease_id = p_lease for update skip locked;
+  if found then
+    update hwqueue.ready r set class_id = v_class_id where r.ctid = v_place;
+  else
+    select s.ctid into v_place from hwqueue.scheduled s
+    where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
+    for update skip locked;
+    if found then
+      update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_place;
+    else
+      perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update skip locked;
+      if not found then
+        return false;
+      end if;
+    end if;
+  end if;
+  update hwqueue.lease l set class_id = v_class_id where l.shard_id = p_shard and l.lease_id = p_lease;
+  return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.give_up() RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  raise exception 'not this one' using errcode = 'HWX01', hint = 'caught by the caller';
 end
 $$;
 
@@ -3694,11 +3761,12 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
-CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
+  v_grace interval := (select max(q.reap_grace) from hwqueue.queue q where q.shard_id = p_shard);  -- check_at may lie so much behind
 begin
   return (
     select count(*) from (
@@ -3706,7 +3774,7 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at <= p_now + v_grace and c.expires_at <= p_now and c.counted @> v_wanted) l);
 end
 $$;
 
@@ -3871,6 +3939,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lock_patient(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT lease_id uuid) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_head record;
+  v_tier smallint := p_tier;
+  v_rank bigint := p_rank;
+begin
+  for v_look in 1 .. 16 loop
+    select r.tier, r.rank, r.eligible_at into v_head from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (v_tier, v_rank)
+      and (r.deadline is null or r.deadline > p_now)
+    order by r.tier, r.rank, r.position limit 1;
+    exit when not found;
+    v_tier := v_head.tier;
+    v_rank := v_head.rank;
+    if v_head.eligible_at <= p_since then
+      select r.ctid, r.lease_id into place, lease_id from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = v_tier and r.rank = v_rank and r.eligible_at <= p_since
+        and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit 1 for update skip locked;
+      exit when place is not null;
+    end if;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
@@ -3947,9 +4042,14 @@ declare
   v_locked bigint[];
   v_nodes int;
 begin
-  update hwqueue.node_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked;
-  get diagnostics v_nodes = row_count;
+  v_nodes := (
+    select count(*) from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
+  if v_nodes > 0 then
+    update hwqueue.node_eligibility e set is_checked = true
+    where e.ctid = any (array(
+      select o.ctid from hwqueue.node_eligibility o
+      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
+  end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
     where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
@@ -5304,6 +5404,7 @@ begin
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
+    update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
   return hwqueue.next_generation(v_shard, p_timeline, v_system);
@@ -5803,7 +5904,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5814,8 +5915,9 @@ declare
   v_fit record;
   v_policy record;
   v_best record;
-  v_entered record;
-  v_is_new boolean := false;
+  v_first hwqueue.first_entered;
+  v_is_new boolean := p_is_new;
+  v_published int;
 begin
   places := '{}';
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
@@ -5826,28 +5928,42 @@ begin
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
-    while v_fit.classes <> '{}' loop
+    if v_fit.classes <> '{}' and v_fit.checked = '{}' then
       v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
-      exit when places = '{}' or v_fit.checked = '{}';
-      v_entered := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
-      places := v_entered.kept;
-      counted := v_entered.counted;
-      exit when places <> '{}';
-      v_is_new := v_is_new or v_entered.is_new;
-      v_without := v_without || v_entered.blocked;
+    end if;
+    while v_fit.classes <> '{}' and v_fit.checked <> '{}' loop
+      begin
+        v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
+                                    v_policy."window", v_policy.probe, p_now, p_shard);
+        places := v_best.places;
+        score := v_best.score;
+        exit when places = '{}';
+        v_first := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
+        if v_first.kept = '{}' then
+          perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
+        end if;
+        places := v_first.kept;
+        counted := v_first.counted;
+        exit;
+      exception when sqlstate 'HWX01' then
+        places := '{}';
+      end;
+      v_is_new := v_is_new or v_first.is_new;
+      v_without := v_without || v_first.blocked;
       select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_fit.classes, v_fit.scores
-      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_entered.blocked[1];
+      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_first.blocked[1];
       v_fit.classes := coalesce(v_fit.classes, '{}');
     end loop;
-    if places = '{}' and v_is_new then
-      v_is_new := (hwqueue.publish_terms(100, p_now, p_shard)).published > 0;
-      v_without := case when v_is_new then '{}' else v_without end;
+    v_published := 0;
+    if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
+      v_published := (hwqueue.publish_terms(2, p_now, p_shard)).published;
+      v_without := case when v_published > 0 then '{}' else v_without end;
+      v_is_new := false;
     end if;
-    exit when places <> '{}' or not (v_judged.more or v_is_new);
-    v_is_new := false;
+    exit when places <> '{}' or not (v_judged.more or v_published > 0);
   end loop;
 end
 $$;
@@ -5858,23 +5974,47 @@ CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.n
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_checked bigint[];
-  v_blocked bigint[] := '{}';
+  v_first hwqueue.first_entered;
 begin
   score := 0;
   if p_is_plain then
     select s.checked into v_checked from hwqueue.profile_queue s
     where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
-    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
-                                 case when v_checked = '{}' then v_limit else 1 end, p_now, p_shard);
-    if places <> '{}' and v_checked <> '{}' then
-      select f.kept, f.counted, f.blocked into places, counted, v_blocked
-      from hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard) f;
+    if v_checked = '{}' then
+      places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
+                                   p_room, v_limit, p_now, p_shard);
+      -- read again: the look at the front may have seen classes that are newer than what was read before it
+      select s.checked into v_checked from hwqueue.profile_queue s
+      where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+      if places <> '{}' and v_checked <> '{}' then
+        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard);
+      end if;
+    else
+      begin
+        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank,
+                                     p_tried_position, p_room, v_limit, p_now, p_shard);
+        if places <> '{}' then
+          v_first := hwqueue.enter_first(places, array(
+            select unnest(s.checked) from hwqueue.profile_queue s
+            where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1]), p_state.node_id, p_now, p_shard);
+          if v_first.kept = '{}' then
+            perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
+          end if;
+        end if;
+      exception when sqlstate 'HWX01' then
+        null;
+      end;
+    end if;
+    if v_first.kept is not null then
+      places := v_first.kept;
+      counted := v_first.counted;
     end if;
   end if;
   p_is_plain := places <> '{}';
   if p_is_plain is distinct from true then
     select p.places, p.score, p.counted into places, score, counted
-    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, p_now, p_shard) p;
+    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, coalesce(v_first.blocked, '{}'),
+                             coalesce(v_first.is_new, false), p_now, p_shard) p;
   end if;
 end
 $$;
@@ -6143,7 +6283,7 @@ CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time
     AS $$
 declare
   v_term hwqueue.term;
-  v_changed boolean;
+  v_is_over boolean;
 begin
   published := 0;
   pending := true;
@@ -6152,18 +6292,22 @@ begin
     return;
   end if;
   pending := hwqueue.write_terms(p_limit, p_shard) > 0;
+  if pending and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
+    insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
+  end if;
   for v_term in
     select t.* from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit p_limit
   loop
     -- written by this very transaction: others cannot see it yet
     continue when v_term.written_xid = pg_current_xact_id();
-    v_changed := hwqueue.spread_term(v_term, p_shard);
-    if v_changed then
+    -- asked before the look: what ends later than that, the look may not see
+    v_is_over := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
+    if hwqueue.spread_term(v_term, p_shard) then
       update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif v_term.barrier is null and not hwqueue.alone_below(pg_snapshot_xmax(pg_current_snapshot())) then
+    elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
-      where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif (v_term.barrier is null or hwqueue.alone_below(v_term.barrier)) and hwqueue.count_running(v_term, p_shard) then
+      where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
+    elsif hwqueue.count_running(v_term, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;
@@ -6249,7 +6393,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
 declare
@@ -6265,7 +6409,7 @@ begin
   else
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
     values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank, v_lease.class_id, p_lease,
-            p_now, v_lease.deadline)
+            coalesce(p_since, p_now), v_lease.deadline)
     returning r.position into v_position;
   end if;
   update hwqueue.lease l
@@ -6729,10 +6873,11 @@ $$;
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-  select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here)), '{}')
+  select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
     select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
-           count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
+           count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
+           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
     from hwqueue.claim c
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     where c.shard_id = p_shard and c.class_id = any (array(
@@ -6761,6 +6906,20 @@ begin
   end loop;
   return jsonb_build_object('terms', v_terms, 'spread', v_counts, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
 end
+$$;
+
+CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select u.term_id, u.use, u.domain, coalesce(hwqueue.domain_value(u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+         u.decides, u.counts
+  from (
+    select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
+           case when t.spec #> '{all,0,lease}' is not null then (t.spec #>> '{all,0,lease}')::uuid = p_lease
+                else hwqueue.term_selects(t.spec, p_class) end as counts
+    from hwqueue.term t where t.shard_id = p_shard
+  ) u
+  where u.decides or u.counts
 $$;
 
 CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) RETURNS integer
@@ -7383,7 +7542,10 @@ declare
     where e.value ->> 'op' = 'in' and jsonb_array_length(e.value -> 'values') = 1);
 begin
   if v_lease is not null then
-    return array(select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease);
+    return array(
+      select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease
+      union
+      select c.class_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_lease);
   end if;
   return array(
     select c.class_id from hwqueue.placement_class c
@@ -7963,14 +8125,19 @@ CREATE FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) RETURN
     LANGUAGE plpgsql
     AS $$
 declare
-  v_classes bigint[] := hwqueue.selected_classes(p_term.spec, p_shard);
+  v_classes bigint[];
   v_new bigint[];
 begin
+  if p_term.spec #> '{all,0,lease}' is not null and not hwqueue.give_target((p_term.spec #>> '{all,0,lease}')::uuid, p_shard) then
+    return true;
+  end if;
+  v_classes := hwqueue.selected_classes(p_term.spec, p_shard);
   v_new := array(
     select c from unnest(v_classes) c
     where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  return hwqueue.mark_checked(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
+  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term
+  return hwqueue.mark_checked(v_classes, p_shard) or p_term.written_xid = '0'::xid8;
 end
 $$;
 
@@ -8010,20 +8177,21 @@ CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts js
       and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
 $$;
 
-CREATE FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_held bigint;
 begin
   if p_recount is not null then
-    return coalesce((select sum((r.value ->> 'here')::bigint) from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
+    return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
+                     from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
     v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
-  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_now, p_shard) else 0 end;
+  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
 end
 $$;
 
@@ -8334,8 +8502,8 @@ begin
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
   return query
     select k.domain::uuid, sum(k.leases) - (
-      case when hwqueue.leaving(v_term_id, null, p_now, p_shard) = 0 then 0
-           else hwqueue.leaving(v_term_id, k.domain, p_now, p_shard) end)
+      case when hwqueue.leaving(v_term_id, null, true, p_now, p_shard) = 0 then 0
+           else hwqueue.leaving(v_term_id, k.domain, true, p_now, p_shard) end)
     from hwqueue.term_count k
     where k.shard_id = p_shard and k.term_id = v_term_id
     group by k.domain having sum(k.leases) > 0;
@@ -8350,10 +8518,14 @@ declare
   v_class hwqueue.placement_class;
 begin
   perform 1 from hwqueue.term t where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
-  if not found then
+  -- an older snapshot may not show the term
+  if not found and current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     return p_class_id;
   end if;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  if not found or v_class.target = p_lease then
+    return v_class.class_id;
+  end if;
   return hwqueue.find_class(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id, v_class.labels, v_class.placement,
                             p_shard, v_class.patience, p_lease);
 end
@@ -8372,11 +8544,11 @@ begin
   if p_fact ->> 'value' is null then
     return 0;
   end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, p_now, p_shard) + 1);
+  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
   v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
-       where (t.value -> 'value')::text = p_fact ->> 'value'),
+       where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
       100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0) from jsonb_array_elements(p_spread -> 'targets') t
              where t.value ->> 'value' <> '*')) end;
   return v_percent / (v_percent + v_share);
@@ -8413,7 +8585,7 @@ declare
 begin
   for v_term in
     select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
-           s.value #>> '{spec,all,0,lease}' as lease_id, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
+           s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
     order by s.ordinality
@@ -8422,7 +8594,7 @@ begin
       when v_term.published_at is null and p_recount is null then 'null'::jsonb
       when v_term.lease_id is not null then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
       else hwqueue.count_fact(v_term.term_id, hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
-                              v_term.is_self, v_term.recount, p_now, p_shard) end;
+                              v_term.is_self, v_term.use <> 'cap', v_term.recount, p_now, p_shard) end;
   end loop;
   return v_facts;
 end
@@ -8619,7 +8791,9 @@ begin
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
-  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard);
+  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
+    -- its patience goes on; with a deadline it is found by the time of this call
+    case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
 end
 $$;
 
@@ -8699,30 +8873,30 @@ CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
   where length(p_version) <= 256 and m is not null
 $_$;
 
-CREATE FUNCTION hwqueue.waits_until(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS interval
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_patience interval;
+  v_patience interval := coalesce(p_class.patience, (
+    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
   v_here double precision;
   v_best double precision;
   v_worst double precision;
-  v_until timestamptz;
 begin
+  if p_eligible_at + v_patience <= p_now then
+    return '0';
+  end if;
   v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
                                    hwqueue.node_taints(p_node));
   if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
-    return null;
-  end if;
-  v_patience := coalesce(p_class.patience, (
-    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
-  if p_eligible_at + v_patience <= p_now then
-    return null;
+    return '0';
   end if;
   v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
+  if v_best is null then
+    return '0';
+  end if;
   v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
-  v_until := p_eligible_at + v_patience * ((v_best - v_here) / (v_best - v_worst));
-  return case when v_until > p_now then v_until end;
+  return v_patience * ((v_best - v_here) / (v_best - v_worst));
 end
 $$;
 
@@ -9481,7 +9655,7 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
 
@@ -9529,7 +9703,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer, OUT kept tid[], OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
@@ -9589,6 +9763,10 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.give_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
@@ -9700,7 +9878,7 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
@@ -9724,6 +9902,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_sha
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_patient(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT lease_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9882,7 +10062,7 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
@@ -9920,7 +10100,7 @@ REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -9964,6 +10144,8 @@ REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint,
 REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -10102,7 +10284,7 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
@@ -10183,7 +10365,7 @@ REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waits_until(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 

@@ -72,6 +72,9 @@ create table hwqueue.gate (
 comment on table hwqueue.gate is 'rows to be locked, each for some (term, place) pairs; never written';
 insert into hwqueue.gate (shard_id, gate_id) select 0, g from generate_series(0, 16383) g;
 
+-- What enter_first found: entries that may be claimed; what the claim of the only one counts; else the class that may not be.
+create type hwqueue.first_entered as (kept tid[], counted jsonb, blocked bigint[], is_new boolean);
+
 alter table hwqueue.claim add column counted jsonb;
 comment on column hwqueue.claim.counted is 'what it has added to term_count; null when no term has to do with it';
 create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at is not null;
@@ -86,6 +89,7 @@ alter table hwqueue.node_eligibility alter column affinity drop not null;
 comment on column hwqueue.profile_eligibility.affinity is 'null: it depends on other leases, and each claim looks';
 
 -- Patience: how long a lease waits for a better node.
+drop function if exists hwqueue.put_back(uuid, int, int, timestamptz, timestamptz, int);
 drop function if exists hwqueue.class_digest(int, text, text, uuid, jsonb, jsonb);
 drop function if exists hwqueue.draft_class(int, text, text, uuid, jsonb, jsonb, int);
 drop function if exists hwqueue.find_class(int, text, text, uuid, jsonb, jsonb, int);

@@ -51,6 +51,7 @@ begin
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
+    update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
   return hwqueue.next_generation(v_shard, p_timeline, v_system);

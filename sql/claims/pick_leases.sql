@@ -1,9 +1,10 @@
 -- Locks the best ready entries that a node may run now, up to p_limit of them that score alike (one, where something is counted: what
--- fits changes with each), and gives their places, best first; no places: there are none. p_without: classes known to be blocked.
+-- fits changes with each), and gives their places, best first; no places: there are none. p_without: classes known to be blocked;
+-- p_is_new: one of them for a term that has to be published first.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
 -- Locks: the profile row, skip locked; the entries, skip locked; as enter_terms and publish_terms. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_without bigint[],
-  p_now timestamptz, p_shard int, out places tid[], out score double precision, out counted jsonb)
+  p_is_new boolean, p_now timestamptz, p_shard int, out places tid[], out score double precision, out counted jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -14,8 +15,9 @@ declare
   v_fit record;
   v_policy record;
   v_best record;
-  v_entered record;
-  v_is_new boolean := false;
+  v_first hwqueue.first_entered;
+  v_is_new boolean := p_is_new;
+  v_published int;
 begin
   places := '{}';
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
@@ -26,28 +28,42 @@ begin
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
-    while v_fit.classes <> '{}' loop
+    if v_fit.classes <> '{}' and v_fit.checked = '{}' then
       v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
                                   v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_best.places;
       score := v_best.score;
-      exit when places = '{}' or v_fit.checked = '{}';
-      v_entered := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
-      places := v_entered.kept;
-      counted := v_entered.counted;
-      exit when places <> '{}';
-      v_is_new := v_is_new or v_entered.is_new;
-      v_without := v_without || v_entered.blocked;
+    end if;
+    while v_fit.classes <> '{}' and v_fit.checked <> '{}' loop
+      begin
+        v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
+                                    v_policy."window", v_policy.probe, p_now, p_shard);
+        places := v_best.places;
+        score := v_best.score;
+        exit when places = '{}';
+        v_first := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
+        if v_first.kept = '{}' then
+          perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
+        end if;
+        places := v_first.kept;
+        counted := v_first.counted;
+        exit;
+      exception when sqlstate 'HWX01' then
+        places := '{}';
+      end;
+      v_is_new := v_is_new or v_first.is_new;
+      v_without := v_without || v_first.blocked;
       select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_fit.classes, v_fit.scores
-      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_entered.blocked[1];
+      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_first.blocked[1];
       v_fit.classes := coalesce(v_fit.classes, '{}');
     end loop;
-    if places = '{}' and v_is_new then
-      v_is_new := (hwqueue.publish_terms(100, p_now, p_shard)).published > 0;
-      v_without := case when v_is_new then '{}' else v_without end;
+    v_published := 0;
+    if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
+      v_published := (hwqueue.publish_terms(2, p_now, p_shard)).published;
+      v_without := case when v_published > 0 then '{}' else v_without end;
+      v_is_new := false;
     end if;
-    exit when places <> '{}' or not (v_judged.more or v_is_new);
-    v_is_new := false;
+    exit when places <> '{}' or not (v_judged.more or v_published > 0);
   end loop;
 end
 $$;

@@ -10,23 +10,47 @@ as $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_checked bigint[];
-  v_blocked bigint[] := '{}';
+  v_first hwqueue.first_entered;
 begin
   score := 0;
   if p_is_plain then
     select s.checked into v_checked from hwqueue.profile_queue s
     where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
-    places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
-                                 case when v_checked = '{}' then v_limit else 1 end, p_now, p_shard);
-    if places <> '{}' and v_checked <> '{}' then
-      select f.kept, f.counted, f.blocked into places, counted, v_blocked
-      from hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard) f;
+    if v_checked = '{}' then
+      places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
+                                   p_room, v_limit, p_now, p_shard);
+      -- read again: the look at the front may have seen classes that are newer than what was read before it
+      select s.checked into v_checked from hwqueue.profile_queue s
+      where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+      if places <> '{}' and v_checked <> '{}' then
+        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard);
+      end if;
+    else
+      begin
+        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank,
+                                     p_tried_position, p_room, v_limit, p_now, p_shard);
+        if places <> '{}' then
+          v_first := hwqueue.enter_first(places, array(
+            select unnest(s.checked) from hwqueue.profile_queue s
+            where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1]), p_state.node_id, p_now, p_shard);
+          if v_first.kept = '{}' then
+            perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
+          end if;
+        end if;
+      exception when sqlstate 'HWX01' then
+        null;
+      end;
+    end if;
+    if v_first.kept is not null then
+      places := v_first.kept;
+      counted := v_first.counted;
     end if;
   end if;
   p_is_plain := places <> '{}';
   if p_is_plain is distinct from true then
     select p.places, p.score, p.counted into places, score, counted
-    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, p_now, p_shard) p;
+    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, coalesce(v_first.blocked, '{}'),
+                             coalesce(v_first.is_new, false), p_now, p_shard) p;
   end if;
 end
 $$;

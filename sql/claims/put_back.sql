@@ -1,8 +1,8 @@
--- Makes an open lease claimable again at p_at: a fresh position, the rank it always had.
+-- Makes an open lease claimable again at p_at: a fresh position, the rank it always had. p_since: since when it has been claimable, if it was.
 -- Locks: the lease row; the caller holds (and has deleted) its former entry. Raises: nothing. Idempotent: no.
 -- Wakes: waiting workers, when it is claimable at once. Gives the new state.
-create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int, p_at timestamptz, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int, p_at timestamptz, p_now timestamptz, p_shard int,
+                                            p_since timestamptz default null) returns text
 language plpgsql volatile
 as $$
 declare
@@ -18,7 +18,7 @@ begin
   else
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
     values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank, v_lease.class_id, p_lease,
-            p_now, v_lease.deadline)
+            coalesce(p_since, p_now), v_lease.deadline)
     returning r.position into v_position;
   end if;
   update hwqueue.lease l

@@ -47,7 +47,7 @@ as $$
 $$;
 
 -- A spawn on its own.
--- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHC05, QHW01, naming the field. Idempotent: yes.
+-- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field. Idempotent: yes.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamptz,
                                                      p_shard int) returns hwqueue.spawn_request
 language plpgsql volatile

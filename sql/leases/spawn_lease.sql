@@ -1,5 +1,5 @@
 -- Spawns one lease, normally inside the caller's own transaction. Waits for nobody but another spawn of its own key.
--- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHC05, QHW01, QHT01, QHL06.
+-- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06.
 -- Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
                                                p_shard int default 0)

@@ -1,6 +1,6 @@
 -- Changes a lease that is not running: {"placement", "wire", "labels", "priority", "available_at", "deadline"}. It keeps its
 -- attempts and gets a fresh place in line. placement and wire together replace what it asked, whichever of them is given.
--- Locks: the entry, then the lease row. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHC05, QHW01, QHA02.
+-- Locks: the entry, then the lease row. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHW01, QHA02.
 -- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the state.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -40,6 +40,8 @@ begin
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
-  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard);
+  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
+    -- its patience goes on; with a deadline it is found by the time of this call
+    case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
 end
 $$;

@@ -1,7 +1,7 @@
 -- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it, fences the older
 -- instance and ends its claims at once (one attempt used), unless keep_claims. Labels judged anew from the next claim on. Taints in
 -- the spec are the node's own, and replace those it had; a new one with no_execute counts for what runs there as in taint_node.
--- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHC05, QHN02 name in use, QHA02. Idempotent: yes.
+-- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02 name in use, QHA02. Idempotent: yes.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

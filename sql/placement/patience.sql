@@ -4,34 +4,34 @@
 -- over live, uncordoned nodes that may run it and whose total capacity suffices; from the moment the lease became claimable (eligible_at), and
 -- nothing sets that back. No better node alive, no wait.
 
--- Until when a lease waits for a better node than this one; null: it does not wait. What it prefers about other leases changes at
--- any moment: then it does not wait at all.
+-- How long leases of a class wait for a better node than this one, from the moment they became claimable; zero for one that has waited
+-- its patience. What a class prefers about other leases changes at any moment: then it does not wait at all.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.waits_until(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz,
-                                               p_now timestamptz, p_shard int) returns timestamptz
+create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz,
+                                             p_now timestamptz, p_shard int) returns interval
 language plpgsql stable
 as $$
 declare
-  v_patience interval;
+  v_patience interval := coalesce(p_class.patience, (
+    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
   v_here double precision;
   v_best double precision;
   v_worst double precision;
-  v_until timestamptz;
 begin
+  if p_eligible_at + v_patience <= p_now then
+    return '0';
+  end if;
   v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
                                    hwqueue.node_taints(p_node));
   if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
-    return null;
-  end if;
-  v_patience := coalesce(p_class.patience, (
-    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
-  if p_eligible_at + v_patience <= p_now then
-    return null;
+    return '0';
   end if;
   v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
+  if v_best is null then
+    return '0';
+  end if;
   v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
-  v_until := p_eligible_at + v_patience * ((v_best - v_here) / (v_best - v_worst));
-  return case when v_until > p_now then v_until end;
+  return v_patience * ((v_best - v_here) / (v_best - v_worst));
 end
 $$;
 

@@ -1,5 +1,5 @@
 -- Creates a queue. The same name with the same policy is a no-op, so that deployments can call it every time.
--- Locks: the queue's unique name. Raises: QHA01, QHC05, QHQ02 exists with another policy. Idempotent: yes.
+-- Locks: the queue's unique name. Raises: QHA01, QHQ02 exists with another policy. Idempotent: yes.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}', p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

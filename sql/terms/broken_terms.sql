@@ -1,5 +1,22 @@
 -- What must hold of terms, counted from the claims (verify_invariants).
 
+-- touched_terms without what is remembered of classes: by what terms select.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int)
+returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
+language sql stable
+as $$
+  select u.term_id, u.use, u.domain, coalesce(hwqueue.domain_value(u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+         u.decides, u.counts
+  from (
+    select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
+           case when t.spec #> '{all,0,lease}' is not null then (t.spec #>> '{all,0,lease}')::uuid = p_lease
+                else hwqueue.term_selects(t.spec, p_class) end as counts
+    from hwqueue.term t where t.shard_id = p_shard
+  ) u
+  where u.decides or u.counts
+$$;
+
 -- Published terms whose counts are not what runs.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_counts(p_shard int) returns table (term_id bigint, detail jsonb)
@@ -10,7 +27,7 @@ as $$
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.touched_terms(k, c.lease_id, n, p_shard) t
+    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
     where c.shard_id = p_shard
     group by t.term_id, t.place
   ), written as (
@@ -34,11 +51,11 @@ create or replace function hwqueue.broken_terms(p_shard int) returns table (rule
 language sql stable
 as $$
   with touched as (
-    select c.lease_id, c.node_id, k.terms, k.spread, t.*
+    select c.lease_id, c.node_id, c.stop_requested_at, k.terms, k.spread, t.*
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.touched_terms(k, c.lease_id, n, p_shard) t
+    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
     where c.shard_id = p_shard and t.place <> ''
   )
   select 'away', h.lease_id, jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
@@ -55,7 +72,7 @@ as $$
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = h.term_id
     where s.value ? 'max_per_domain'
       and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
-  where h.use = 'cap' and h.decides and h.counts
+  where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null
   group by h.term_id, h.domain, h.place, s.most
   having count(*) > s.most
 $$;

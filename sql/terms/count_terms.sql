@@ -48,14 +48,15 @@ begin
 end
 $$;
 
--- How many of those only count for away, capacity and exclusivity any more: asked to stop, or expired and not reaped. With a null domain
--- those of all domains.
+-- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count for away, capacity and exclusivity, no
+-- longer for toward and spread. With a null domain those of all domains.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.leaving(p_term_id bigint, p_domain text, p_now timestamptz, p_shard int) returns bigint
+create or replace function hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
   v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
+  v_grace interval := (select max(q.reap_grace) from hwqueue.queue q where q.shard_id = p_shard);  -- check_at may lie so much behind
 begin
   return (
     select count(*) from (
@@ -63,25 +64,28 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at <= p_now + v_grace and c.expires_at <= p_now and c.counted @> v_wanted) l);
 end
 $$;
 
--- How many count for toward and spread, in a place or, with null, in all; p_recount: by place, see recount_term; null: by what claims counted.
+-- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the expired. p_recount: by place, see
+-- recount_term; null: by what claims have counted.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_now timestamptz, p_shard int) returns bigint
+create or replace function hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamptz, p_shard int)
+returns bigint
 language plpgsql stable
 as $$
 declare
   v_held bigint;
 begin
   if p_recount is not null then
-    return coalesce((select sum((r.value ->> 'here')::bigint) from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
+    return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
+                     from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
     v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
-  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_now, p_shard) else 0 end;
+  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
 end
 $$;

@@ -1,6 +1,6 @@
 -- Marks classes that must be checked at the claim wherever it is remembered that somebody may run them. True when there was something to
--- mark, or a profile was held by another session.
--- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- mark, or a profile or node was held by another session.
+-- Locks: profile rows and node_eligibility, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.mark_checked(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -9,9 +9,14 @@ declare
   v_locked bigint[];
   v_nodes int;
 begin
-  update hwqueue.node_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked;
-  get diagnostics v_nodes = row_count;
+  v_nodes := (
+    select count(*) from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
+  if v_nodes > 0 then
+    update hwqueue.node_eligibility e set is_checked = true
+    where e.ctid = any (array(
+      select o.ctid from hwqueue.node_eligibility o
+      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
+  end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
     where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);

@@ -13,7 +13,7 @@ language plpgsql volatile
 as $$
 declare
   v_term hwqueue.term;
-  v_changed boolean;
+  v_is_over boolean;
 begin
   published := 0;
   pending := true;
@@ -22,18 +22,22 @@ begin
     return;
   end if;
   pending := hwqueue.write_terms(p_limit, p_shard) > 0;
+  if pending and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
+    insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
+  end if;
   for v_term in
     select t.* from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit p_limit
   loop
     -- written by this very transaction: others cannot see it yet
     continue when v_term.written_xid = pg_current_xact_id();
-    v_changed := hwqueue.spread_term(v_term, p_shard);
-    if v_changed then
+    -- asked before the look: what ends later than that, the look may not see
+    v_is_over := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
+    if hwqueue.spread_term(v_term, p_shard) then
       update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif v_term.barrier is null and not hwqueue.alone_below(pg_snapshot_xmax(pg_current_snapshot())) then
+    elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
-      where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif (v_term.barrier is null or hwqueue.alone_below(v_term.barrier)) and hwqueue.count_running(v_term, p_shard) then
+      where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
+    elsif hwqueue.count_running(v_term, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;
@@ -71,44 +75,5 @@ begin
     update hwqueue.placement_class c set terms_written = true where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
   return cardinality(v_classes);
-end
-$$;
-
--- Tells the classes that a term selects: class_term, and a mark wherever a profile or a node may run them, so that claims check. True when
--- there was something new to tell, or somebody could not be told yet.
--- Locks: the caller holds the shard's row; profile rows, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.spread_term(p_term hwqueue.term, p_shard int) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_classes bigint[] := hwqueue.selected_classes(p_term.spec, p_shard);
-  v_new bigint[];
-begin
-  v_new := array(
-    select c from unnest(v_classes) c
-    where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
-  insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  return hwqueue.mark_checked(v_classes, p_shard) or v_new <> '{}' or p_term.written_xid = '0'::xid8;
-end
-$$;
-
--- The classes whose leases a term selects; of a term on one lease, its class.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.selected_classes(p_spec jsonb, p_shard int) returns bigint[]
-language plpgsql stable
-as $$
-declare
-  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
-  v_equal jsonb := (
-    select coalesce(jsonb_object_agg(e.value ->> 'label', e.value #>> '{values,0}'), '{}')
-    from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
-    where e.value ->> 'op' = 'in' and jsonb_array_length(e.value -> 'values') = 1);
-begin
-  if v_lease is not null then
-    return array(select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease);
-  end if;
-  return array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
 $$;

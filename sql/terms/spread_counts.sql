@@ -79,8 +79,8 @@ begin
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
   return query
     select k.domain::uuid, sum(k.leases) - (
-      case when hwqueue.leaving(v_term_id, null, p_now, p_shard) = 0 then 0
-           else hwqueue.leaving(v_term_id, k.domain, p_now, p_shard) end)
+      case when hwqueue.leaving(v_term_id, null, true, p_now, p_shard) = 0 then 0
+           else hwqueue.leaving(v_term_id, k.domain, true, p_now, p_shard) end)
     from hwqueue.term_count k
     where k.shard_id = p_shard and k.term_id = v_term_id
     group by k.domain having sum(k.leases) > 0;

@@ -56,11 +56,11 @@ begin
   if p_fact ->> 'value' is null then
     return 0;
   end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, p_now, p_shard) + 1);
+  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
   v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
-       where (t.value -> 'value')::text = p_fact ->> 'value'),
+       where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
       100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0) from jsonb_array_elements(p_spread -> 'targets') t
              where t.value ->> 'value' <> '*')) end;
   return v_percent / (v_percent + v_share);

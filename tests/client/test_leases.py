@@ -107,7 +107,7 @@ REFUSED: list[tuple[dict[str, Any], type[errors.HwqueueError], str]] = [
         errors.PlacementContradictory,
         "options.placement.require",
     ),
-    ({"placement": {"spread": [{}]}}, errors.NotSupported, "options.placement.spread"),
+    ({"placement": {"spread": [{}]}}, errors.PlacementInvalid, "options.placement.spread[0]"),
     ({"labels": {"a": 1}}, errors.BadArgument, "options.labels.a"),
     ({"prio": 1}, errors.BadArgument, "options.prio"),
     ({"delay": 5.5, "headers": []}, errors.BadArgument, "options.headers"),

@@ -33,6 +33,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "release_lease": CLAIM,
     "requeue_failed": {"queue": "q"},
     "requeue_lease": LEASE,
+    "set_service_policy": {"service": ID, "policy": {}},
     "revoke_attestation": NODE | {"domain": "d"},
     "settle_and_claim": EPOCH | {"settle": [], "queues": ["q"]},
     "taint_node": NODE | {"taint": {"key": "k", "effect": "no_execute"}},
@@ -48,7 +49,6 @@ SERVING: dict[str, dict[str, Any]] = {
     "list_queues": {},
     "match_nodes": {"placement": {}},
     "service_policy": {"service": ID},
-    "set_service_policy": {"service": ID, "policy": {}},
 }
 LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 

@@ -42,7 +42,7 @@ class AsyncLeases(AsyncCaller):
                 datetimes and the like are not converted for you.
             **options: See `hwqueue.types.SpawnOptions`.
 
-        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, NotSupported,
+        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory,
             WireInvalid, IdempotencyMismatch, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
@@ -121,7 +121,7 @@ class AsyncLeases(AsyncCaller):
 
         Returns: Its state after the change.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished, BadArgument, PlacementInvalid,
-            PlacementContradictory, NotSupported, WireInvalid.
+            PlacementContradictory, WireInvalid.
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """

@@ -23,7 +23,7 @@ class AsyncNodes(AsyncCaller):
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
             older instance and ends its claims.
-        Raises: NodeNameTaken, BadArgument, NotSupported, IsolationLevel.
+        Raises: NodeNameTaken, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
         epoch: int = await self._value(
@@ -51,7 +51,7 @@ class AsyncNodes(AsyncCaller):
     ) -> list[NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
 
-        Raises: PlacementInvalid, PlacementContradictory, NotSupported, QueueUnknown, BadArgument.
+        Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
         SQL: match_nodes. Safe inside your transaction: yes.
         """
         options = given(

@@ -24,7 +24,7 @@ class AsyncQueues(AsyncCaller):
         Args:
             policy: Keys that are not given are at their defaults.
 
-        Raises: QueueExists (with another policy), BadArgument, NotSupported.
+        Raises: QueueExists (with another policy), BadArgument.
         SQL: create_queue. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
@@ -33,7 +33,7 @@ class AsyncQueues(AsyncCaller):
     async def set_queue_policy(self, queue: str, policy: Policy, *, shard: int = 0) -> None:
         """Change the keys of a queue's policy that are given; leases already there keep theirs.
 
-        Raises: QueueUnknown, BadArgument, NotSupported.
+        Raises: QueueUnknown, BadArgument.
         SQL: set_queue_policy. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")

@@ -43,7 +43,7 @@ class Leases(Caller):
                 datetimes and the like are not converted for you.
             **options: See `hwqueue.types.SpawnOptions`.
 
-        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, NotSupported,
+        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory,
             WireInvalid, IdempotencyMismatch, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
@@ -122,7 +122,7 @@ class Leases(Caller):
 
         Returns: Its state after the change.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished, BadArgument, PlacementInvalid,
-            PlacementContradictory, NotSupported, WireInvalid.
+            PlacementContradictory, WireInvalid.
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """

@@ -24,7 +24,7 @@ class Nodes(Caller):
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
             older instance and ends its claims.
-        Raises: NodeNameTaken, BadArgument, NotSupported, IsolationLevel.
+        Raises: NodeNameTaken, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
         epoch: int = self._value(
@@ -52,7 +52,7 @@ class Nodes(Caller):
     ) -> list[NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
 
-        Raises: PlacementInvalid, PlacementContradictory, NotSupported, QueueUnknown, BadArgument.
+        Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
         SQL: match_nodes. Safe inside your transaction: yes.
         """
         options = given(

@@ -1,0 +1,235 @@
+"""Leases that ask about other leases: how terms come into force, and who is held up by them."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, Row, token
+
+WEB: Row = {"labels": {"app": "web"}}
+
+
+def away(domain: str = "rack", **more: object) -> Row:
+    """A placement away from web leases."""
+    return {"require": [{"leases": WEB, "domain": domain, "away": True}], **more}
+
+
+def capped(limit: int, domain: str = "rack") -> Row:
+    """A placement with at most so many web leases in a domain."""
+    return {"spread": [{"domain": domain, "max_per_domain": limit, "select": WEB}]}
+
+
+def settle_terms(api: Api) -> None:
+    """Bring new terms into force."""
+    for _ in range(3):
+        api.rows("reap")
+
+
+def web(api: Api, queue: str, placement: Row | None = None, **options: object) -> object:
+    """Spawn a web lease."""
+    return api.spawn(queue, placement=placement or {}, labels={"app": "web"}, **options)
+
+
+@pytest.fixture
+def fleet(api: Api) -> list[Node]:
+    """Two nodes in rack 1 and two in rack 2; no other nodes live."""
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return [api.node(rack=rack, labels={"zone": f"z{rack}"}) for rack in (1, 1, 2, 2)]
+
+
+def test_claims_alone_bring_a_term_into_force(api: Api, fleet: list[Node]) -> None:
+    """Nobody calls reap: the nodes that want such a lease take the steps."""
+    queue = api.queue()
+    lease = web(api, queue, away())
+    assert api.claimed(fleet[0], queue) == []
+    assert api.claimed(fleet[1], queue) == [lease]
+
+
+def test_a_backlog_of_others_does_not_keep_a_term_back(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    for _ in range(30):
+        api.spawn(queue)
+    lease = web(api, queue, away(), priority=1)
+    claimed = [found for _ in range(6) for found in api.claimed(fleet[0], queue)]
+    assert lease in claimed
+
+
+def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    everything: Row = {"leases": {"labels": {}}, "domain": "rack", "away": True}
+    lease = api.spawn(queue, placement={"require": [everything]}, priority=9)
+    for number in range(6):
+        api.spawn(queue, labels={"n": str(number)})
+        api.rows("reap")
+    assert api.claimed(fleet[0], queue) == [lease]
+
+
+def test_both_ways(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    holder, plain = web(api, queue, away()), web(api, queue)
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue, qty=2) == [holder]
+    assert api.claimed(fleet[1], queue) == []
+    assert api.claimed(fleet[2], queue) == [plain]
+    another = web(api, queue, away())
+    assert api.claimed(fleet[3], queue) == []
+    [row] = [r for r in api.rows("list_leases", queue=queue) if r["lease_id"] == plain]
+    assert row["state"] == "claimed"
+    api.rows("complete_lease", **token(api.lease(plain)))
+    assert api.claimed(fleet[3], queue) == [another]
+    assert api.rows("verify_invariants") == []
+
+
+def test_the_rest_of_a_batch_goes_on(api: Api, fleet: list[Node]) -> None:
+    """What is checked is granted one by one, what is not in batches, in the order of the queue."""
+    queue = api.queue()
+    first, second = web(api, queue, capped(1)), web(api, queue, capped(1))
+    others = [api.spawn(queue) for _ in range(4)]
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue, qty=9) == [first, *others]
+    assert api.claimed(fleet[2], queue, qty=9) == [second]
+
+
+def test_what_a_node_may_not_claim_others_may(api: Api, fleet: list[Node]) -> None:
+    """Even while the transaction is open in which it was refused."""
+    queue = api.queue()
+    web_lease, lease = web(api, queue), web(api, queue, away())
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == [web_lease]
+    with psycopg.connect(api.conn.info.dsn) as other:
+        refused = other.execute(
+            "select * from hwqueue.claim_task(array[%s], %s, %s)",
+            [queue, fleet[1].node_id, fleet[1].epoch],
+        ).fetchall()
+        assert refused == []
+        assert api.claimed(fleet[2], queue) == [lease]
+
+
+def test_expired_and_stopping(api: Api, fleet: list[Node], clock: Clock) -> None:
+    """Both count for away; only what stays is company."""
+    queue = api.queue()
+    running = web(api, queue)
+    [claim] = api.claim(fleet[0], queue)
+    api.rows("cancel_lease", lease=running)
+    kept, joining = (
+        web(api, queue, away()),
+        api.spawn(queue, placement={"require": [{"leases": WEB, "domain": "rack"}]}),
+    )
+    settle_terms(api)
+    assert api.claimed(fleet[1], queue, qty=2) == []
+    api.rows("fail_lease", **token(claim), error={})
+    assert api.claimed(fleet[1], queue) == [kept]
+    assert api.claimed(fleet[3], queue) == []
+    assert api.claimed(fleet[1], queue) == [joining]
+
+
+def test_the_asking_node_is_alive(api: Api, fleet: list[Node], clock: Clock) -> None:
+    """It has been silent, but it asks: its own zone counts for the skew."""
+    queue = api.queue()
+    skew: Row = {"spread": [{"domain": "label:zone", "max_skew": 1, "select": WEB}]}
+    leases = [web(api, queue, skew) for _ in range(4)]
+    settle_terms(api)
+    clock.advance(timedelta(seconds=100))
+    for node in fleet[2:]:
+        api.rows("heartbeat_node", **node.who, claims=[])
+    assert api.claimed(fleet[0], queue, qty=4) == leases[:1]
+
+
+def test_a_lease_is_named_after_it_was_spawned(api: Api, fleet: list[Node]) -> None:
+    """It is kept out alone; what shared its class goes on."""
+    queue = api.queue()
+    named, *others = [api.spawn(queue) for _ in range(4)]
+    away_from: Row = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
+    holder = api.spawn(queue, placement=away_from, priority=1)
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == [holder]
+    assert api.claimed(fleet[0], queue, qty=9) == others
+    assert api.claimed(fleet[2], queue) == [named]
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_lease_that_is_named_before_it_is_spawned(api: Api, fleet: list[Node]) -> None:
+    queue, named = api.queue(), uuid4()
+    away_from: Row = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
+    holder = api.spawn(queue, placement=away_from)
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == [holder]
+    api.spawn(queue, lease_id=str(named))
+    plain = api.spawn(queue)
+    assert api.claimed(fleet[1], queue, qty=2) == [plain]
+    assert api.claimed(fleet[3], queue) == [named]
+
+
+def test_with_a_lease_where_it_runs_and_where_it_succeeded(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    leader = api.spawn(queue)
+    [claim] = api.claim(fleet[2], queue)
+    beside: Row = {"require": [{"lease": str(leader)}]}
+    first = api.spawn(queue, placement=beside)
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == api.claimed(fleet[3], queue) == []
+    assert api.claimed(fleet[2], queue) == [first]
+    api.rows("complete_lease", **token(claim))
+    second = api.spawn(queue, placement=beside)
+    assert api.claimed(fleet[3], queue) == []
+    assert api.claimed(fleet[2], queue) == [second]
+
+
+def test_a_relabelled_node_takes_its_counts_along(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    running, lease = web(api, queue), web(api, queue, away())
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == [running]
+    assert api.claimed(fleet[1], queue) == []
+    api.node(fleet[0].node_id, name=fleet[0].name, rack=2, labels={"zone": "z1"})
+    assert api.rows("verify_invariants") == []
+    assert api.claimed(fleet[2], queue) == []
+    assert api.claimed(fleet[1], queue) == [lease]
+
+
+def test_patience_of_another_rank_goes_on(api: Api, fleet: list[Node], clock: Clock) -> None:
+    """Urgent leases that keep coming do not hold back one that has waited long enough."""
+    queue = api.queue(patience=5)
+    liked: Row = {"prefer": [{"when": {"rack": 1}}]}
+    old = api.spawn(queue, placement=liked)
+    urgent = []
+    for _ in range(4):
+        clock.advance(timedelta(seconds=2))
+        urgent.append(api.spawn(queue, placement=liked, priority=5))
+    for node in fleet:
+        api.rows("heartbeat_node", **node.who, claims=[])
+    assert api.claimed(fleet[2], queue, qty=9) == [urgent[0], old]
+
+
+def test_a_change_sets_patience_not_back(api: Api, fleet: list[Node], clock: Clock) -> None:
+    queue = api.queue(patience=5)
+    lease = api.spawn(queue, placement={"prefer": [{"when": {"rack": 1}}]})
+    clock.advance(timedelta(seconds=4))
+    api.rows("update_lease", lease=lease, changes={"priority": 3})
+    assert api.claimed(fleet[2], queue) == []
+    clock.advance(timedelta(seconds=1))
+    assert api.claimed(fleet[2], queue) == [lease]
+
+
+def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node]) -> None:
+    def known() -> int:
+        row = api.conn.execute("select count(*) from hwqueue.term where spec @> %s", [spec])
+        return int((row.fetchone() or (0,))[0])
+
+    queue = api.queue(retain_completed=0)
+    spec = Jsonb({"all": [{"exprs": [{"label": "pruned"}]}]})
+    unlike: Row = {"leases": {"labels": {"pruned": "x"}}, "domain": "rack", "away": True}
+    lease = api.spawn(queue, placement={"require": [unlike]})
+    settle_terms(api)
+    assert known() == 1
+    [claim] = api.claim(fleet[0], queue)
+    assert claim["lease_id"] == lease
+    api.rows("complete_lease", **token(claim))
+    for _ in range(6):
+        api.rows("prune")
+    assert known() == 0
