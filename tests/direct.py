@@ -169,6 +169,14 @@ class Direct:
         """Cancel a lease; returns the state, `claimed` if its worker was asked to stop."""
         return self._text("select hwqueue.cancel_lease(p_lease => %s) as value", lease)
 
+    def update(self, lease: UUID, changes: Mapping[str, Any]) -> str:
+        """Change a lease that waits; returns the state."""
+        return self._text(
+            "select hwqueue.update_lease(p_lease => %s, p_changes => %s) as value",
+            lease,
+            Jsonb(changes),
+        )
+
     def requeue(self, lease: UUID) -> str:
         """Make a finished lease pending again; returns the state."""
         return self._text("select hwqueue.requeue_lease(p_lease => %s) as value", lease)

@@ -19,7 +19,8 @@ begin
     places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
                                  case when v_checked = '{}' then v_limit else 1 end, p_now, p_shard);
     if places <> '{}' and v_checked <> '{}' then
-      select f.kept, f.counted, f.blocked into places, counted, v_blocked
+      -- what waits for a new term is left to pick_leases, which brings it into force
+      select f.kept, f.counted, case when f.is_new then '{}' else f.blocked end into places, counted, v_blocked
       from hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard) f;
     end if;
   end if;

@@ -1,17 +1,21 @@
 -- Marks classes that must be checked at the claim wherever it is remembered that somebody may run them. True when there was something to
--- mark, or a profile was held by another session.
--- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- mark, or what is remembered was held by another session.
+-- Locks: profile rows and what nodes may run, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.mark_checked(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_profile_ids bigint[];
   v_locked bigint[];
-  v_nodes int;
+  v_pinned boolean := exists (
+    select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
 begin
-  update hwqueue.node_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked;
-  get diagnostics v_nodes = row_count;
+  if v_pinned then
+    update hwqueue.node_eligibility e set is_checked = true
+    where e.ctid = any (array(  -- skip locked: register_node deletes them, in a transaction that may last
+      select o.ctid from hwqueue.node_eligibility o
+      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for no key update skip locked));
+  end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
     where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
@@ -25,6 +29,6 @@ begin
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
-  return v_nodes > 0 or v_profile_ids <> '{}';
+  return v_pinned or v_profile_ids <> '{}';
 end
 $$;

@@ -13,6 +13,7 @@ language plpgsql volatile
 as $$
 declare
   v_term hwqueue.term;
+  v_alone boolean;
   v_changed boolean;
 begin
   published := 0;
@@ -27,13 +28,15 @@ begin
   loop
     -- written by this very transaction: others cannot see it yet
     continue when v_term.written_xid = pg_current_xact_id();
+    -- before the look: who ends after it may have brought what it did not see
+    v_alone := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
     v_changed := hwqueue.spread_term(v_term, p_shard);
     if v_changed then
       update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif v_term.barrier is null and not hwqueue.alone_below(pg_snapshot_xmax(pg_current_snapshot())) then
+    elsif v_term.barrier is null and not v_alone then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif (v_term.barrier is null or hwqueue.alone_below(v_term.barrier)) and hwqueue.count_running(v_term, p_shard) then
+    elsif v_alone and hwqueue.count_running(v_term, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;

@@ -78,8 +78,12 @@ def publish(direct: Direct) -> None:
 
 
 def unpublished(conn: psycopg.Connection[Any]) -> int:
-    """How many terms are not in force yet."""
-    row = conn.execute("select count(*) from hwqueue.term where published_at is null").fetchone()
+    """How many terms of committed classes are not in force yet."""
+    row = conn.execute(
+        "select count(*) from hwqueue.placement_class c, jsonb_array_elements(c.terms) s"
+        " left join hwqueue.term t on t.digest = (s ->> 'digest')::bigint"
+        " where t.published_at is null"
+    ).fetchone()
     assert row is not None
     return int(row[0])
 
