@@ -143,6 +143,25 @@ def test_matches_do_not_hold_up_each_other(conn: psycopg.Connection, dsn: str) -
     assert broken(conn) == []
 
 
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_one_node_claims_twice(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """On a node of its own a place needs no gate: its claims take turns."""
+    keeping = lease("web", away("web", "node"))
+    _first, second = two_queues(conn, (keeping, keeping))
+    node = place(conn, 1, 1)
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert len(one.direct.claim(QUEUE, *node)) == 1
+        claimed = two.start(lambda d: d.claim(OTHER, *node))
+        two.wait_until_parked()
+        one.commit() if first_commits else one.rollback()
+        assert ids(claimed.result(TIMEOUT)) == ([] if first_commits else [second])
+    assert broken(conn) == []
+
+
 def test_a_held_gate_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
     """While its gate is held a lease is left where it is, and the next one is granted."""
     direct = Direct(conn)
