@@ -1926,9 +1926,10 @@ begin
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
     union all
-    select t.term_id || '@', v_starts  -- a group's gate is one for all places
+    -- a group's gate is one for all places. A member that goes by another group shares it, too: two may each be the other's first
+    select t.term_id || '@', v_starts and t.decides
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use = 'toward' and t.decides and t.counts
+    where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
   reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
@@ -3461,11 +3462,15 @@ CREATE FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) RETU
 declare
   v_profile_ids bigint[];
   v_locked bigint[];
-  v_nodes int;
+  v_pinned boolean := exists (
+    select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
 begin
-  update hwqueue.node_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked;
-  get diagnostics v_nodes = row_count;
+  if v_pinned then
+    update hwqueue.node_eligibility e set is_checked = true
+    where e.ctid = any (array(  -- skip locked: register_node deletes them, in a transaction that may last
+      select o.ctid from hwqueue.node_eligibility o
+      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for no key update skip locked));
+  end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
     where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
@@ -3479,7 +3484,7 @@ begin
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
-  return v_nodes > 0 or v_profile_ids <> '{}';
+  return v_pinned or v_profile_ids <> '{}';
 end
 $$;
 
@@ -5163,7 +5168,8 @@ begin
     places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, p_room,
                                  case when v_checked = '{}' then v_limit else 1 end, p_now, p_shard);
     if places <> '{}' and v_checked <> '{}' then
-      select f.kept, f.counted, f.blocked into places, counted, v_blocked
+      -- what waits for a new term is left to pick_leases, which brings it into force
+      select f.kept, f.counted, case when f.is_new then '{}' else f.blocked end into places, counted, v_blocked
       from hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard) f;
     end if;
   end if;
@@ -5184,14 +5190,10 @@ begin
   v_alive := array(
     select c.lease_id
     from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at + q.reap_grace > p_now
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at > p_now
     order by c.check_at limit p_limit
-    for update of c skip locked);
-  update hwqueue.claim c
-  set check_at = c.expires_at + q.reap_grace
-  from hwqueue.queue q
-  where c.shard_id = p_shard and c.lease_id = any (v_alive) and q.shard_id = p_shard and q.queue_id = c.queue_id;
+    for update skip locked);
+  update hwqueue.claim c set check_at = c.expires_at where c.shard_id = p_shard and c.lease_id = any (v_alive);
   return cardinality(v_alive);
 end
 $$;
@@ -5426,6 +5428,7 @@ CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time
     AS $$
 declare
   v_term hwqueue.term;
+  v_alone boolean;
   v_changed boolean;
 begin
   published := 0;
@@ -5440,13 +5443,15 @@ begin
   loop
     -- written by this very transaction: others cannot see it yet
     continue when v_term.written_xid = pg_current_xact_id();
+    -- before the look: who ends after it may have brought what it did not see
+    v_alone := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
     v_changed := hwqueue.spread_term(v_term, p_shard);
     if v_changed then
       update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif v_term.barrier is null and not hwqueue.alone_below(pg_snapshot_xmax(pg_current_snapshot())) then
+    elsif v_term.barrier is null and not v_alone then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif (v_term.barrier is null or hwqueue.alone_below(v_term.barrier)) and hwqueue.count_running(v_term, p_shard) then
+    elsif v_alone and hwqueue.count_running(v_term, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;

@@ -41,6 +41,20 @@ EVERYTHING = {
         {"domain": "label:zone", "max_per_domain": 9, "select": {"labels": {"app": "web"}}},
     ],
 }
+
+
+def cancel_and_settle(direct: Direct, claim: Row) -> None:
+    """The worker stops when it is asked to."""
+    direct.cancel(claim["lease_id"])
+    direct.fail(claim["lease_id"], claim["claim_token"])
+
+
+def drain_and_settle(direct: Direct, node: Node, claim: Row) -> None:
+    """The node runs dry."""
+    direct.drain(node[0], timedelta(0))
+    direct.complete(claim["lease_id"], claim["claim_token"])
+
+
 ENDS: dict[str, End] = {
     "complete": lambda d, _n, c: d.complete(c["lease_id"], c["claim_token"]),
     "complete many": lambda d, _n, c: d.complete_many([c]),
@@ -48,16 +62,10 @@ ENDS: dict[str, End] = {
     "fail for good": lambda d, _n, c: d.fail(c["lease_id"], c["claim_token"], retry=False),
     "fail": lambda d, _n, c: d.fail(c["lease_id"], c["claim_token"]),
     "release": lambda d, _n, c: d.release(c["lease_id"], c["claim_token"], timedelta(hours=1)),
-    "cancel and settle": lambda d, _n, c: (
-        d.cancel(c["lease_id"]),
-        d.fail(c["lease_id"], c["claim_token"]),
-    ),
+    "cancel and settle": lambda d, _n, c: cancel_and_settle(d, c),
     "deregister": lambda d, n, _c: d.deregister(n[0]),
     "superseded": lambda d, n, _c: d.register(n[0], node_spec(1, rack=1, instance_id="second")),
-    "drain and settle": lambda d, n, c: (
-        d.drain(n[0], timedelta(0)),
-        d.complete(c["lease_id"], c["claim_token"]),
-    ),
+    "drain and settle": drain_and_settle,
     "drop the queue": lambda d, _n, _c: d.drop_queue(QUEUE),
 }
 USES = ("away", "toward", "cap", "skew", "tally")
@@ -301,7 +309,7 @@ def test_an_edit_while_running_leases_are_counted(conn: psycopg.Connection, dsn:
         publisher.direct.reap()
         pauses(publisher)
         with pause_closed(conn):
-            counting = publisher.start(lambda d: publish(d))
+            counting = publisher.start(publish)
             publisher.wait_until_parked()
             spec = node_spec(1, rack=2, labels={"zone": "2"})
             edited = agent.start(lambda d: d.register(one_node[0], spec))
@@ -312,10 +320,8 @@ def test_an_edit_while_running_leases_are_counted(conn: psycopg.Connection, dsn:
     assert broken(conn) == []
 
 
-def test_a_settlement_while_running_leases_are_counted(
-    conn: psycopg.Connection, dsn: str
-) -> None:
-    """A claim that is being settled is not counted, and the term not in force, until that is over."""
+def test_a_settlement_while_running_leases_are_counted(conn: psycopg.Connection, dsn: str) -> None:
+    """The settlement waits for whoever counts its claim, and takes back what that has counted."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     direct.create_queue(OTHER)
@@ -328,7 +334,7 @@ def test_a_settlement_while_running_leases_are_counted(
         publisher, worker = actor(), actor()
         pauses(publisher)
         with pause_closed(conn):
-            counting = publisher.start(lambda d: publish(d))
+            counting = publisher.start(publish)
             publisher.wait_until_parked()
             settled = worker.start(lambda d: d.complete(claim["lease_id"], claim["claim_token"]))
             worker.wait_until_parked()
@@ -336,6 +342,37 @@ def test_a_settlement_while_running_leases_are_counted(
         settled.result(TIMEOUT)
     assert counts(conn, "away") == {}
     assert ids(direct.claim(OTHER, *two_node)) == [held]
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_claim_is_held_when_it_is_to_be_counted(
+    conn: psycopg.Connection, dsn: str, settles: bool
+) -> None:
+    """Nobody waits for it: its term is not in force until the settlement has come to an end."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.create_queue(OTHER)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    direct.spawn(QUEUE, lease("web"))
+    [claim] = direct.claim(QUEUE, *one_node)
+    with interleave(dsn, SHORT) as actor:
+        old, worker, publisher = actor(), actor(), actor()
+        old.begin()
+        old.conn.execute("select pg_current_xact_id()")
+        held = publisher.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+        for _ in range(5):
+            publisher.direct.reap()  # now it waits for those that were open, only
+        worker.begin()
+        ENDS["complete"](worker.direct, one_node, claim)
+        old.commit()
+        for _ in range(5):
+            publisher.direct.reap()
+            assert publisher.direct.claim(OTHER, *two_node) == []
+        assert unpublished(conn) == 1
+        worker.commit() if settles else worker.rollback()
+        publish(publisher.direct)
+        assert ids(publisher.direct.claim(OTHER, *two_node)) == ([held] if settles else [])
     assert broken(conn) == []
 
 

@@ -45,11 +45,7 @@ ASKING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "same task": (
         {},
-        {
-            "placement": {
-                "require": [{"leases": {"same": "task"}, "domain": "rack", "away": True}]
-            }
-        },
+        {"placement": {"require": [{"leases": {"same": "task"}, "domain": "rack", "away": True}]}},
     ),
     "one lease": (
         {"lease_id": NAMED},
