@@ -1,6 +1,7 @@
 """Claims of leases that have to do with each other, at the same instant: one of two, at once."""
 
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from tests.races.terms import (
     domains,
     ids,
     lease,
+    leases,
     pause_at,
     pause_closed,
     pauses,
@@ -24,6 +26,7 @@ from tests.races.terms import (
     toward,
 )
 
+NAMED = str(uuid4())
 OTHER = "other"  # a queue for the other side, so that each claims the lease that is meant
 
 
@@ -33,7 +36,16 @@ def sides(domain: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     holder, match = lease("db", away("web", domain)), lease("web")
     capped = lease("web", spread("web", domain, max_per_domain=1))
     level = lease("web", spread("web", domain, max_skew=1))
+    nowhere = [{"label": "zone", "op": "in", "values": ["none"]}]
+    either = {"require": [{"any": [[leases("web", domain, away=True)], nowhere]}]}
+    named = {"placement": {"require": [{"lease": NAMED, "domain": domain, "away": True}]}}
+    served = {"placement": {"require": [{"service": NAMED, "domain": domain, "away": True}]}}
     return {
+        "match and either": (match, lease("db", either)),  # not symmetric: only this way round
+        "named and holder": ({"lease_id": NAMED}, named),
+        "holder and named": (named, {"lease_id": NAMED}),
+        "service and holder": ({"service_id": NAMED}, served),
+        "holder and service": (served, {"service_id": NAMED}),
         "holder and holder": (keeping, keeping),
         "holder and match": (holder, match),
         "match and holder": (match, holder),
