@@ -268,6 +268,30 @@ def test_the_last_to_end_is_looked_at(conn: psycopg.Connection, dsn: str) -> Non
     assert broken(conn) == []
 
 
+def test_who_was_told_late_may_have_told_others(conn: psycopg.Connection, dsn: str) -> None:
+    """Somebody judged before the term was known; who claims by that must end, too."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node = place(conn, 1, 1)
+    there, beside, third = (place(conn, number, 2) for number in (2, 3, 4))
+    known(direct, lease("web"), one_node)
+    with interleave(dsn, SHORT) as actor:
+        judge, late = actor(), actor()
+        judge.begin()
+        known(judge.direct, lease("web"), there)
+        direct.spawn(OTHER, lease("db", away("web")))
+        never(direct, third)
+        judge.commit()
+        direct.spawn(QUEUE, lease("web"))
+        late.begin()
+        assert len(late.direct.claim(QUEUE, *beside)) == 1
+        never(direct, third)
+        late.commit()
+        publish(direct)
+        assert direct.claim(OTHER, *third) == []
+    assert broken(conn) == []
+
+
 def test_many_publish_at_once(conn: psycopg.Connection, dsn: str) -> None:
     """One of them does it, the others pass by; what is rolled back in the middle is done again."""
     direct = Direct(conn)
