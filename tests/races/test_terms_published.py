@@ -173,6 +173,33 @@ def test_a_named_lease_is_spawned_later(
     assert broken(conn) == []
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_named_lease_comes_when_the_term_is_in_force(
+    conn: psycopg.Connection, dsn: str, edited: bool
+) -> None:
+    """It gets a class of its own, whose claims are checked, and keeps one when it is edited."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    known(direct, {}, one_node, elsewhere)
+    known(direct, lease("web"), one_node, elsewhere)
+    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        held = direct.spawn(OTHER, holder)["lease_id"]
+        publish(direct)
+        one.begin()
+        assert ids(one.direct.claim(OTHER, *two_node)) == [held]
+        direct.spawn(QUEUE, {"lease_id": NAMED})
+        if edited:
+            direct.update(UUID(NAMED), {"labels": {"app": "web"}})
+        assert two.direct.claim(QUEUE, *one_node) == []
+        one.commit()
+        assert two.direct.claim(QUEUE, *one_node) == []
+        assert ids(two.direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
+    assert broken(conn) == []
+
+
 def test_a_named_lease_that_shares_a_class(conn: psycopg.Connection, dsn: str) -> None:
     """Spawned before anybody named it: it is kept out, the others of its class are not."""
     direct = Direct(conn)
