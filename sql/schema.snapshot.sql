@@ -3766,7 +3766,6 @@ CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boole
     AS $$
 declare
   v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
-  v_grace interval := (select max(q.reap_grace) from hwqueue.queue q where q.shard_id = p_shard);  -- check_at may lie so much behind
 begin
   return (
     select count(*) from (
@@ -3774,7 +3773,7 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at <= p_now + v_grace and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
 end
 $$;
 
@@ -4040,13 +4039,12 @@ CREATE FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) RETU
 declare
   v_profile_ids bigint[];
   v_locked bigint[];
-  v_nodes int;
+  v_pinned boolean := exists (
+    select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
 begin
-  v_nodes := (
-    select count(*) from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
-  if v_nodes > 0 then
+  if v_pinned then
     update hwqueue.node_eligibility e set is_checked = true
-    where e.ctid = any (array(
+    where e.ctid = any (array(  -- skip locked: register_node deletes them, in a transaction that may last
       select o.ctid from hwqueue.node_eligibility o
       where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
   end if;
@@ -4063,7 +4061,7 @@ begin
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
-  return v_nodes > 0 or v_profile_ids <> '{}';
+  return v_pinned or v_profile_ids <> '{}';
 end
 $$;
 
@@ -6028,14 +6026,10 @@ begin
   v_alive := array(
     select c.lease_id
     from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at + q.reap_grace > p_now
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at > p_now
     order by c.check_at limit p_limit
-    for update of c skip locked);
-  update hwqueue.claim c
-  set check_at = c.expires_at + q.reap_grace
-  from hwqueue.queue q
-  where c.shard_id = p_shard and c.lease_id = any (v_alive) and q.shard_id = p_shard and q.queue_id = c.queue_id;
+    for update skip locked);
+  update hwqueue.claim c set check_at = c.expires_at where c.shard_id = p_shard and c.lease_id = any (v_alive);
   return cardinality(v_alive);
 end
 $$;

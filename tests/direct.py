@@ -44,6 +44,10 @@ class Direct:
         """Take a node out."""
         self._rows("select hwqueue.deregister_node(p_node => %s)", node)
 
+    def drain(self, node: UUID, deadline: timedelta) -> None:
+        """Let a node run dry; what runs is asked to stop by then."""
+        self._rows("select hwqueue.drain_node(p_node => %s, p_deadline => %s)", node, deadline)
+
     def heartbeat(self, node: UUID, epoch: int, claims: Sequence[Row]) -> list[Row]:
         """Extend claims; `claims` are rows with lease_id and claim_token."""
         listed = [{"lease_id": str(c["lease_id"]), "claim_token": c["claim_token"]} for c in claims]
@@ -168,6 +172,14 @@ class Direct:
     def cancel(self, lease: UUID) -> str:
         """Cancel a lease; returns the state, `claimed` if its worker was asked to stop."""
         return self._text("select hwqueue.cancel_lease(p_lease => %s) as value", lease)
+
+    def update(self, lease: UUID, changes: Mapping[str, Any]) -> str:
+        """Change a lease that waits; returns the state."""
+        return self._text(
+            "select hwqueue.update_lease(p_lease => %s, p_changes => %s) as value",
+            lease,
+            Jsonb(changes),
+        )
 
     def requeue(self, lease: UUID) -> str:
         """Make a finished lease pending again; returns the state."""

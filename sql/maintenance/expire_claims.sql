@@ -47,8 +47,8 @@ begin
 end
 $$;
 
--- Lets reap look again, when they may end, at claims that it meets although they live: heartbeats do not touch the index that it
--- reads. Gives their number.
+-- Lets reap look again, when they expire, at claims that it meets although they live: heartbeats do not touch the index that it
+-- reads. Not when their grace is over: whoever asks for expired claims finds them by check_at. Gives their number.
 -- Locks: the claims, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz) returns int
 language plpgsql volatile
@@ -59,14 +59,10 @@ begin
   v_alive := array(
     select c.lease_id
     from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at + q.reap_grace > p_now
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at > p_now
     order by c.check_at limit p_limit
-    for update of c skip locked);
-  update hwqueue.claim c
-  set check_at = c.expires_at + q.reap_grace
-  from hwqueue.queue q
-  where c.shard_id = p_shard and c.lease_id = any (v_alive) and q.shard_id = p_shard and q.queue_id = c.queue_id;
+    for update skip locked);
+  update hwqueue.claim c set check_at = c.expires_at where c.shard_id = p_shard and c.lease_id = any (v_alive);
   return cardinality(v_alive);
 end
 $$;

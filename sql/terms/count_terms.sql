@@ -56,7 +56,6 @@ language plpgsql stable
 as $$
 declare
   v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
-  v_grace interval := (select max(q.reap_grace) from hwqueue.queue q where q.shard_id = p_shard);  -- check_at may lie so much behind
 begin
   return (
     select count(*) from (
@@ -64,7 +63,7 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at <= p_now + v_grace and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
 end
 $$;
 

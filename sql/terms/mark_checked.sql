@@ -7,13 +7,12 @@ as $$
 declare
   v_profile_ids bigint[];
   v_locked bigint[];
-  v_nodes int;
+  v_pinned boolean := exists (
+    select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
 begin
-  v_nodes := (
-    select count(*) from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
-  if v_nodes > 0 then
+  if v_pinned then
     update hwqueue.node_eligibility e set is_checked = true
-    where e.ctid = any (array(
+    where e.ctid = any (array(  -- skip locked: register_node deletes them, in a transaction that may last
       select o.ctid from hwqueue.node_eligibility o
       where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
   end if;
@@ -30,6 +29,6 @@ begin
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
-  return v_nodes > 0 or v_profile_ids <> '{}';
+  return v_pinned or v_profile_ids <> '{}';
 end
 $$;

@@ -3,10 +3,12 @@
 A pause parks one session in the middle of a function, where no lock of its own would stop it:
 
     pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
-    with interleave(dsn) as actor, paused(actor()) as resume:
-        late = actor()
-        hurried(late)
-        ...
+    pauses(two)
+    with pause_closed(conn):
+        claimed = two.start(lambda d: d.claim(...))
+        two.wait_until_parked()
+        one.commit()
+    claimed.result(TIMEOUT)
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from tests.direct import Direct, Row
 from tests.races.cluster import register
@@ -30,7 +31,8 @@ create or replace function hwqueue.test_pause() returns void language plpgsql as
 begin
   if current_setting('races.pauses', true) = 'yes' then
     perform set_config('races.pauses', 'no', false);
-    perform pg_advisory_lock_shared(4711), pg_advisory_unlock_shared(4711);
+    perform pg_advisory_lock_shared(4711);
+    perform pg_advisory_unlock_shared(4711);
   end if;
 end $$
 """
@@ -78,8 +80,12 @@ def publish(direct: Direct) -> None:
 
 
 def unpublished(conn: psycopg.Connection[Any]) -> int:
-    """How many terms are not in force yet."""
-    row = conn.execute("select count(*) from hwqueue.term where published_at is null").fetchone()
+    """How many terms of committed classes are not in force yet."""
+    row = conn.execute(
+        "select count(*) from hwqueue.placement_class c, jsonb_array_elements(c.terms) s"
+        " left join hwqueue.term t on t.digest = (s ->> 'digest')::bigint"
+        " where t.published_at is null"
+    ).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -118,7 +124,7 @@ def pause_at(conn: psycopg.Connection[Any], function: str, before: str) -> None:
     found = [n for n, line in enumerate(lines) if line.strip().startswith(before)]
     assert len(found) == 1, f"{function} has {len(found)} lines that begin with {before!r}"
     lines.insert(found[0], "perform hwqueue.test_pause();")
-    conn.execute(sql.SQL("{}").format(sql.SQL("\n".join(lines))))
+    conn.execute("\n".join(lines).encode())
 
 
 def pauses(actor: Actor) -> None:

@@ -1,6 +1,7 @@
 """Claims of leases that have to do with each other, at the same instant: one of two, at once."""
 
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from tests.races.terms import (
     domains,
     ids,
     lease,
+    leases,
     pause_at,
     pause_closed,
     pauses,
@@ -24,6 +26,7 @@ from tests.races.terms import (
     toward,
 )
 
+NAMED = str(uuid4())
 OTHER = "other"  # a queue for the other side, so that each claims the lease that is meant
 
 
@@ -33,7 +36,16 @@ def sides(domain: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     holder, match = lease("db", away("web", domain)), lease("web")
     capped = lease("web", spread("web", domain, max_per_domain=1))
     level = lease("web", spread("web", domain, max_skew=1))
+    nowhere = [{"label": "zone", "op": "in", "values": ["none"]}]
+    either = {"require": [{"any": [[leases("web", domain, away=True)], nowhere]}]}
+    named = {"placement": {"require": [{"lease": NAMED, "domain": domain, "away": True}]}}
+    served = {"placement": {"require": [{"service": NAMED, "domain": domain, "away": True}]}}
     return {
+        "match and either": (match, lease("db", either)),  # not symmetric: only this way round
+        "named and holder": ({"lease_id": NAMED}, named),
+        "holder and named": (named, {"lease_id": NAMED}),
+        "service and holder": ({"service_id": NAMED}, served),
+        "holder and service": (served, {"service_id": NAMED}),
         "holder and holder": (keeping, keeping),
         "holder and match": (holder, match),
         "match and holder": (match, holder),
@@ -143,6 +155,25 @@ def test_matches_do_not_hold_up_each_other(conn: psycopg.Connection, dsn: str) -
     assert broken(conn) == []
 
 
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_one_node_claims_twice(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
+    """On a node of its own a place needs no gate: its claims take turns."""
+    keeping = lease("web", away("web", "node"))
+    _first, second = two_queues(conn, (keeping, keeping))
+    direct, node = Direct(conn), place(conn, 1, 1)
+    [judged] = direct.claim(QUEUE, *node)  # there is nothing else to be written about the node
+    direct.release(judged["lease_id"], judged["claim_token"])
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert len(one.direct.claim(QUEUE, *node)) == 1
+        claimed = two.start(lambda d: d.claim(OTHER, *node))
+        two.wait_until_parked()
+        one.commit() if first_commits else one.rollback()
+        assert ids(claimed.result(TIMEOUT)) == ([] if first_commits else [second])
+    assert broken(conn) == []
+
+
 def test_a_held_gate_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
     """While its gate is held a lease is left where it is, and the next one is granted."""
     direct = Direct(conn)
@@ -156,6 +187,22 @@ def test_a_held_gate_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
         assert ids(two.direct.claim(OTHER, *two_node, qty=5)) == [plain]
         one.commit()
     assert broken(conn) == []
+
+
+@pytest.mark.xfail(strict=True, reason="a claim keeps the entries locked that it has passed by")
+def test_what_was_passed_by_is_left_to_others(conn: psycopg.Connection, dsn: str) -> None:
+    """A claim that stays open has only what it was granted: elsewhere the others can be had."""
+    direct = Direct(conn)
+    _first, second = two_queues(conn, (lease("web"), lease("db", away("web"))))
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    assert len(direct.claim(QUEUE, *one_node)) == 1
+    plain = direct.spawn(OTHER)["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        idle, other = actor(), actor()
+        idle.begin()
+        assert ids(idle.direct.claim(OTHER, *two_node)) == [plain]
+        assert ids(other.direct.claim(OTHER, *elsewhere)) == [second]
+        idle.commit()
 
 
 @pytest.mark.parametrize("first_commits", [True, False])

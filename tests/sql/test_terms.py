@@ -95,13 +95,13 @@ def test_the_rest_of_a_batch_goes_on(api: Api, fleet: list[Node]) -> None:
     assert api.claimed(fleet[2], queue, qty=9) == [second]
 
 
-def test_what_a_node_may_not_claim_others_may(api: Api, fleet: list[Node]) -> None:
+def test_what_a_node_may_not_claim_others_may(api: Api, dsn: str, fleet: list[Node]) -> None:
     """Even while the transaction is open in which it was refused."""
     queue = api.queue()
     web_lease, lease = web(api, queue), web(api, queue, away())
     settle_terms(api)
     assert api.claimed(fleet[0], queue) == [web_lease]
-    with psycopg.connect(api.conn.info.dsn) as other:
+    with psycopg.connect(dsn) as other:
         refused = other.execute(
             "select * from hwqueue.claim_task(array[%s], %s, %s)",
             [queue, fleet[1].node_id, fleet[1].epoch],
@@ -216,7 +216,7 @@ def test_a_change_sets_patience_not_back(api: Api, fleet: list[Node], clock: Clo
     assert api.claimed(fleet[2], queue) == [lease]
 
 
-def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node]) -> None:
+def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: Clock) -> None:
     def known() -> int:
         row = api.conn.execute("select count(*) from hwqueue.term where spec @> %s", [spec])
         return int((row.fetchone() or (0,))[0])
@@ -230,6 +230,7 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node]) -> None:
     [claim] = api.claim(fleet[0], queue)
     assert claim["lease_id"] == lease
     api.rows("complete_lease", **token(claim))
+    clock.advance(timedelta(days=1))
     for _ in range(6):
         api.rows("prune")
     assert known() == 0

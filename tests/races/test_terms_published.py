@@ -1,0 +1,521 @@
+"""How a new term comes into force while others work: nothing in flight is missed, nobody waits."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.direct import Direct, Row
+from tests.races.cluster import QUEUE, SHORT, node_spec
+from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.races.terms import (
+    away,
+    broken,
+    counts,
+    ids,
+    lease,
+    pause_at,
+    pause_closed,
+    pauses,
+    place,
+    publish,
+    unpublished,
+)
+
+OTHER = "other"
+SERVICE = str(uuid4())
+NAMED = str(uuid4())
+FAR = 9  # claims while something is open: more than a term needs when nothing is
+
+# who is in flight, and who then asks to be away from it
+ASKING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "labels": (lease("web"), {"placement": away("web")}),
+    "every lease": (
+        {},
+        {"placement": {"require": [{"leases": {"labels": {}}, "domain": "rack", "away": True}]}},
+    ),
+    "service": (
+        {"service_id": SERVICE},
+        {"placement": {"require": [{"service": SERVICE, "domain": "rack", "away": True}]}},
+    ),
+    "service, its own domain": (
+        {"service_id": SERVICE},
+        {"placement": {"require": [{"service": SERVICE, "away": True}]}},
+    ),
+    "same task": (
+        {},
+        {"placement": {"require": [{"leases": {"same": "task"}, "domain": "rack", "away": True}]}},
+    ),
+    "one lease": (
+        {"lease_id": NAMED},
+        {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}},
+    ),
+    "max_per_domain": (
+        lease("web"),
+        lease(
+            "web",
+            {
+                "spread": [
+                    {"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}
+                ]
+            },
+        ),
+    ),
+}
+asking = pytest.mark.parametrize("who", ASKING)
+
+
+def queues(direct: Direct) -> None:
+    """Two queues: for those in flight, and for those who ask."""
+    direct.create_queue(QUEUE)
+    direct.create_queue(OTHER)
+
+
+def never(direct: Direct, node: tuple[UUID, int]) -> None:
+    """Claims of the node get nothing, however often it asks."""
+    for _ in range(FAR):
+        assert direct.claim(OTHER, *node) == []
+        direct.reap()
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+@pytest.mark.parametrize("is_new", [True, False], ids=["new class", "known class"])
+@asking
+def test_a_claim_in_flight(
+    conn: psycopg.Connection, dsn: str, who: str, is_new: bool, first_commits: bool
+) -> None:
+    """It was granted before the term was known: nobody is granted beside it, now or later."""
+    direct = Direct(conn)
+    queues(direct)
+    match, holder = ASKING[who]
+    queue = QUEUE if who != "same task" else OTHER
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    if not is_new:  # a claim that judges a class holds the shard's row, and with it all new terms
+        like = {key: match[key] for key in match if key != "lease_id"}
+        known(direct, like, one_node, queue=queue)
+    found = direct.spawn(queue, match)["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert ids(one.direct.claim(queue, *one_node)) == [found]
+        held = two.direct.spawn(OTHER, holder)["lease_id"]
+        never(two.direct, two_node)
+        assert unpublished(conn) > 0
+        one.commit() if first_commits else one.rollback()
+        publish(two.direct)
+        granted = ids(two.direct.claim(OTHER, *two_node))
+        if first_commits:
+            assert granted == []
+            assert ids(two.direct.claim(OTHER, *elsewhere)) == [held]
+        else:
+            assert len(granted) == 1
+    assert broken(conn) == []
+
+
+@asking
+def test_nobody_reaps(conn: psycopg.Connection, dsn: str, who: str) -> None:
+    """Claims alone bring a term into force, and count what runs already."""
+    direct = Direct(conn)
+    queues(direct)
+    match, holder = ASKING[who]
+    queue = QUEUE if who != "same task" else OTHER
+    found = direct.spawn(queue, match)["lease_id"]
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    claim = direct.claim(queue, *one_node)[0]
+    assert claim["lease_id"] == found
+    held = direct.spawn(OTHER, holder)["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        other = actor()
+        granted: list[Any] = []
+        for _ in range(6000):
+            assert other.direct.claim(OTHER, *two_node) == []
+            granted = ids(other.direct.claim(OTHER, *elsewhere))
+            if granted:
+                break
+            conn.execute("select pg_sleep(0.01)")
+    assert granted == [held]
+    assert broken(conn) == []
+    direct.complete(found, claim["claim_token"])
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_named_lease_is_spawned_later(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """Its spawn was open before the term was known: it has the class of others, and is checked."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    direct.spawn(QUEUE)  # a lease of the same class: the class is known to all nodes
+    direct.spawn(QUEUE)
+    assert len(direct.claim(QUEUE, *one_node)) == 1
+    assert len(direct.claim(QUEUE, *elsewhere)) == 1
+    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        producer, other = actor(), actor()
+        producer.begin()
+        producer.direct.spawn(QUEUE, {"lease_id": NAMED})
+        held = other.direct.spawn(OTHER, holder)["lease_id"]
+        never(other.direct, two_node)
+        producer.commit() if first_commits else producer.rollback()
+        publish(other.direct)
+        other.begin()
+        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+        if first_commits:
+            assert direct.claim(QUEUE, *one_node) == []  # the holder is not committed yet
+            other.commit()
+            assert direct.claim(QUEUE, *one_node) == []
+            assert ids(direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
+        else:
+            other.commit()
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_named_lease_comes_when_the_term_is_in_force(
+    conn: psycopg.Connection, dsn: str, edited: bool
+) -> None:
+    """It gets a class of its own, whose claims are checked, and keeps one when it is edited."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    known(direct, {}, one_node, elsewhere)
+    known(direct, lease("web"), one_node, elsewhere)
+    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        held = direct.spawn(OTHER, holder)["lease_id"]
+        publish(direct)
+        one.begin()
+        assert ids(one.direct.claim(OTHER, *two_node)) == [held]
+        direct.spawn(QUEUE, {"lease_id": NAMED})
+        if edited:
+            direct.update(UUID(NAMED), {"labels": {"app": "web"}})
+        assert two.direct.claim(QUEUE, *one_node) == []
+        one.commit()
+        assert two.direct.claim(QUEUE, *one_node) == []
+        assert ids(two.direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
+    assert broken(conn) == []
+
+
+def test_a_named_lease_that_shares_a_class(conn: psycopg.Connection, dsn: str) -> None:
+    """Spawned before anybody named it: it is kept out, the others of its class are not."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    named = direct.spawn(QUEUE)["lease_id"]
+    like = [direct.spawn(QUEUE)["lease_id"] for _ in range(2)]
+    holder = {"placement": {"require": [{"lease": str(named), "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        early, other, third = actor(), actor(), actor()
+        early.begin()
+        assert ids(early.direct.claim(QUEUE, *elsewhere)) == [named]
+        held = other.direct.spawn(OTHER, holder)["lease_id"]
+        never(other.direct, two_node)
+        early.rollback()
+        publish(other.direct)
+        other.begin()
+        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+        # the named lease is the first of its class, and must not come here
+        assert third.direct.claim(QUEUE, *one_node) == []
+        other.commit()
+        assert third.direct.claim(QUEUE, *one_node) == []
+        assert ids(third.direct.claim(QUEUE, *elsewhere)) == [named]
+        assert set(ids(third.direct.claim(QUEUE, *one_node, qty=2))) <= set(like)
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by labels", "by id"])
+def test_a_lease_is_edited_so_that_it_is_selected(
+    conn: psycopg.Connection, dsn: str, named: bool
+) -> None:
+    """The edit was open before the term was known, and gives the lease the class of others."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    known(direct, lease("new"), one_node, two_node, elsewhere)
+    edited = direct.spawn(QUEUE)["lease_id"]
+    target = {"lease": str(edited)} if named else {"leases": {"labels": {"app": "new"}}}
+    asked = {"require": [target | {"domain": "rack", "away": True}]}
+    with interleave(dsn, SHORT) as actor:
+        editor, other = actor(), actor()
+        editor.begin()
+        editor.direct.update(edited, {"labels": {"app": "new"}})
+        held = other.direct.spawn(OTHER, {"placement": asked})["lease_id"]
+        never(other.direct, two_node)
+        editor.commit()
+        publish(other.direct)
+        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+        assert other.direct.claim(QUEUE, *one_node) == []
+        assert ids(other.direct.claim(QUEUE, *elsewhere)) == [edited]
+    assert broken(conn) == []
+
+
+def known(
+    direct: Direct, options: dict[str, Any], *nodes: tuple[UUID, int], queue: str = QUEUE
+) -> None:
+    """Let each of the nodes run such a lease, so that all that they must know of it is written."""
+    for node in nodes:
+        spawned = direct.spawn(queue, options)["lease_id"]
+        [claim] = direct.claim(queue, *node)
+        assert claim["lease_id"] == spawned
+        direct.complete(spawned, claim["claim_token"])
+
+
+def test_the_last_to_end_is_looked_at(conn: psycopg.Connection, dsn: str) -> None:
+    """Who judged before the term was known, and ends while it is told, is told of it, too."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    known(direct, lease("web"), one_node)
+    running = direct.spawn(QUEUE, lease("web"))["lease_id"]
+    pause_at(conn, "publish_terms", "if v_changed")
+    with interleave(dsn) as actor:
+        judge, publisher = actor(), actor()
+        judge.begin()
+        [claim] = judge.direct.claim(QUEUE, *elsewhere)
+        assert claim["lease_id"] == running
+        held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+        for _ in range(FAR):
+            direct.reap()
+        pauses(publisher)
+        with pause_closed(conn):
+            published = publisher.start(lambda d: d.reap())
+            publisher.wait_until_parked()
+            judge.commit()
+        published.result(TIMEOUT)
+    publish(direct)
+    direct.complete(running, claim["claim_token"])
+    assert ids(direct.claim(OTHER, *elsewhere)) == [held]
+    direct.spawn(QUEUE, lease("web"))
+    assert direct.claim(QUEUE, *elsewhere) == []
+    assert len(direct.claim(QUEUE, *two_node)) == 1
+    assert broken(conn) == []
+
+
+def test_who_was_told_late_may_have_told_others(conn: psycopg.Connection, dsn: str) -> None:
+    """Somebody judged before the term was known; who claims by that must end, too."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node = place(conn, 1, 1)
+    there, beside, third = (place(conn, number, 2) for number in (2, 3, 4))
+    known(direct, lease("web"), one_node)
+    with interleave(dsn, SHORT) as actor:
+        judge, late = actor(), actor()
+        judge.begin()
+        known(judge.direct, lease("web"), there)
+        direct.spawn(OTHER, lease("db", away("web")))
+        never(direct, third)
+        judge.commit()
+        direct.spawn(QUEUE, lease("web"))
+        late.begin()
+        assert len(late.direct.claim(QUEUE, *beside)) == 1
+        never(direct, third)
+        late.commit()
+        publish(direct)
+        assert direct.claim(OTHER, *third) == []
+    assert broken(conn) == []
+
+
+def test_many_publish_at_once(conn: psycopg.Connection, dsn: str) -> None:
+    """One of them does it, the others pass by; what is rolled back in the middle is done again."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    direct.spawn(QUEUE, lease("web"))
+    [running] = direct.claim(QUEUE, *one_node)
+    direct.spawn(OTHER, lease("db", away("web")))
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        for _step in range(4):
+            one.begin()
+            one.direct.reap()
+            two.direct.reap()
+            assert two.direct.claim(OTHER, *two_node) == []
+            one.rollback()
+            assert two.direct.claim(OTHER, *two_node) == []
+        for _step in range(4):
+            one.begin()
+            one.direct.reap()
+            assert two.direct.claim(OTHER, *two_node) == []
+            one.commit()
+    publish(direct)
+    assert counts(conn, "away") == {"1": (1, 0)}
+    direct.complete(running["lease_id"], running["claim_token"])
+    assert counts(conn, "away") == {}
+    assert len(direct.claim(OTHER, *two_node)) == 1
+    assert broken(conn) == []
+
+
+def test_an_old_transaction_with_an_id(conn: psycopg.Connection, dsn: str) -> None:
+    """Terms wait for it, all else goes on; without an id nobody waits for it."""
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    with interleave(dsn, SHORT) as actor:
+        old, older = actor(), actor()
+        older.begin()
+        older.conn.execute("select count(*) from hwqueue.term")
+        old.begin()
+        old.conn.execute("select pg_current_xact_id()")
+        direct.spawn(OTHER, lease("db", away("web")))
+        never(direct, node)
+        plain = direct.spawn(OTHER)["lease_id"]
+        assert ids(direct.claim(OTHER, *node)) == [plain]
+        old.commit()
+        publish(direct)
+        assert len(direct.claim(OTHER, *node)) == 1
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("carrier", [True, False])
+def test_adopted(conn: psycopg.Connection, dsn: str, carrier: bool, before: bool) -> None:
+    """Adopted work counts, of whichever side, before the term is in force and after it."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    holder, match = lease("db", away("web")), lease("web")
+    mine, others = (holder, match) if carrier else (match, holder)
+    if not before:
+        direct.spawn(QUEUE, holder)
+        publish(direct)
+        assert len(direct.claim(QUEUE, *elsewhere)) == 1
+        elsewhere = place(conn, 4, 3)
+    with interleave(dsn, SHORT) as actor:
+        agent, other = actor(), actor()
+        agent.begin()
+        adopted = agent.direct.adopt(QUEUE, one_node[0], mine)
+        late = other.direct.spawn(OTHER, others)["lease_id"]
+        if before and not carrier:
+            never(other.direct, two_node)
+        agent.commit()
+        publish(other.direct)
+        assert other.direct.claim(OTHER, *two_node) == []
+        assert ids(other.direct.claim(OTHER, *elsewhere)) == [late]
+    assert broken(conn) == []
+    direct.complete(adopted["lease_id"], adopted["claim_token"])
+    assert broken(conn) == []
+
+
+def test_an_open_spawn_of_a_new_term_holds_up_nobody(conn: psycopg.Connection, dsn: str) -> None:
+    """Others spawn the same, and are granted it as soon as that is theirs alone to wait for."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    keeping = lease("web", away("web"))
+    with interleave(dsn, SHORT) as actor:
+        idle, other = actor(), actor()
+        idle.begin()
+        unseen = idle.direct.spawn(QUEUE, keeping)["lease_id"]
+        same = other.direct.spawn(QUEUE, keeping)["lease_id"]
+        plain = other.direct.spawn_many(QUEUE, [{}, lease("web"), lease("db")])
+        for _ in range(FAR):
+            other.direct.reap()
+            for row in other.direct.claim(QUEUE, *one_node, qty=10):
+                assert row["lease_id"] in ids(plain)
+                other.direct.complete(row["lease_id"], row["claim_token"])
+        assert set(direct.states(QUEUE).values()) == {"completed", "pending"}
+        idle.commit()
+        publish(other.direct)
+        got = ids(other.direct.claim(QUEUE, *one_node)) + ids(other.direct.claim(QUEUE, *two_node))
+        assert sorted(got) == sorted([unseen, same])
+    assert broken(conn) == []
+
+
+def publishing(conn: psycopg.Connection[Any], idle: Actor, node: tuple[UUID, int]) -> None:
+    """Let claims of the node go on until one, left open, has counted what runs."""
+    for _ in range(6000):
+        idle.begin()
+        idle.direct.claim(OTHER, *node)
+        done = idle.conn.execute("select count(*) from hwqueue.term where published_at is not null")
+        row = done.fetchone()
+        assert row is not None
+        if row[0]:
+            return
+        idle.commit()
+        conn.execute("select pg_sleep(0.01)")
+    raise AssertionError("the term was never published")
+
+
+@pytest.mark.xfail(strict=True, reason="count_running locks the claims that it counts")
+@pytest.mark.parametrize("how", ["complete", "complete many", "settle and claim", "fail"])
+def test_a_claim_that_published_stays_open(conn: psycopg.Connection, dsn: str, how: str) -> None:
+    """Other nodes heartbeat and settle what it has counted."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    direct.spawn(QUEUE, lease("web"))
+    [running] = direct.claim(QUEUE, *one_node)
+    direct.spawn(OTHER, lease("db", away("web")))
+    with interleave(dsn, SHORT) as actor:
+        idle, worker = actor(), actor()
+        publishing(conn, idle, two_node)
+        [beat] = worker.direct.heartbeat(*one_node, [running])
+        assert (beat["verdict"], beat["expires_at"] > running["expires_at"]) == ("ok", True)
+        settle(worker.direct, how, one_node, running)
+        idle.commit()
+    assert counts(conn, "away") == {}
+    assert broken(conn) == []
+
+
+def settle(direct: Direct, how: str, node: tuple[UUID, int], claim: Row) -> None:
+    """End a claim."""
+    if how == "complete":
+        direct.complete(claim["lease_id"], claim["claim_token"])
+    elif how == "complete many":
+        assert direct.complete_many([claim]) == []
+    elif how == "fail":
+        direct.fail(claim["lease_id"], claim["claim_token"], retry=False)
+    else:
+        [row] = direct.settle_and_claim(QUEUE, *node, [claim], qty=0)
+        assert row["verdict"] == "ok"
+
+
+def test_a_node_that_is_being_edited_holds_up_no_term(conn: psycopg.Connection, dsn: str) -> None:
+    """What was judged for that node alone is deleted there, and marked by who publishes."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    pinned = {"require": [{"node": str(one_node[0])}]}
+    direct.spawn(QUEUE, lease("web", pinned))
+    [running] = direct.claim(QUEUE, *one_node)
+    direct.complete(running["lease_id"], running["claim_token"])
+    with interleave(dsn, SHORT) as actor:
+        agent, other = actor(), actor()
+        agent.begin()
+        agent.direct.register(one_node[0], node_spec(1, rack=1, labels={"zone": "new"}))
+        held = other.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+        never(other.direct, two_node)
+        agent.commit()
+        publish(other.direct)
+        direct.spawn(QUEUE, lease("web", pinned))
+        beside = place(conn, 3, 1)
+        assert ids(other.direct.claim(OTHER, *beside)) == [held]
+        assert other.direct.claim(QUEUE, *one_node) == []
+    assert broken(conn) == []
+
+
+def test_a_node_that_judges_holds_up_no_term(conn: psycopg.Connection, dsn: str) -> None:
+    """Its claim is open and holds its profile: who publishes passes by, and tells it later."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 3)
+    known(direct, lease("web"), one_node)
+    known(direct, lease("new"), two_node)
+    new = direct.spawn(QUEUE, lease("new"))["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        judge, other = actor(), actor()
+        judge.begin()
+        assert ids(judge.direct.claim(QUEUE, *one_node)) == [new]
+        held = other.direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+        never(other.direct, elsewhere)
+        judge.commit()
+        publish(other.direct)
+        beside = place(conn, 4, 1)
+        assert ids(other.direct.claim(OTHER, *beside)) == [held]
+        other.direct.spawn(QUEUE, lease("web"))
+        assert other.direct.claim(QUEUE, *one_node) == []
+    assert broken(conn) == []
