@@ -13,7 +13,7 @@ A pause parks one session in the middle of a function, where no lock of its own 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -68,10 +68,10 @@ def place(conn: psycopg.Connection[Any], number: int, where: int) -> tuple[Any, 
     return register(conn, number, rack=where, labels={"zone": str(where)})
 
 
-def publish(direct: Direct) -> None:
+def publish(direct: Direct, how: LiteralString = "select hwqueue.reap()") -> None:
     """Bring all terms of committed classes into force."""
     for look in range(_LOOKS):
-        direct.reap()
+        direct.conn.execute(how)
         if look > 0 and unpublished(direct.conn) == 0:
             return
         if look > 5:

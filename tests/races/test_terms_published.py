@@ -140,6 +140,21 @@ def test_nobody_reaps(conn: psycopg.Connection, dsn: str, who: str) -> None:
     assert broken(conn) == []
 
 
+def test_a_single_node_brings_it_into_force(conn: psycopg.Connection) -> None:
+    """Although nothing is new to the node from its second claim on."""
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    granted: list[Any] = []
+    for _ in range(1000):
+        granted = ids(direct.claim(OTHER, *node))
+        if granted:
+            break
+        conn.execute("select pg_sleep(0.01)")
+    assert granted == [held]
+
+
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_a_named_lease_is_spawned_later(
     conn: psycopg.Connection, dsn: str, first_commits: bool
