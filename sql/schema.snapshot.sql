@@ -1771,6 +1771,7 @@ CREATE TABLE hwqueue.term (
     written_xid xid8 NOT NULL,
     barrier xid8,
     holds_up boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone NOT NULL,
     published_at timestamp with time zone
 );
 
@@ -1780,7 +1781,7 @@ COMMENT ON COLUMN hwqueue.term.barrier IS 'transactions below this one may not k
 
 COMMENT ON COLUMN hwqueue.term.holds_up IS 'it was in force before and is counted anew: what it selects waits as well';
 
-CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1798,6 +1799,9 @@ begin
       and (exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id)
              and coalesce(c.lease_id = v_lease, true)
            or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
+  if v_claims <> '{}' and not p_holds then
+    return false;
+  end if;
   select count(*) into v_locked from (
     select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims) for update skip locked) l;
   if v_locked < cardinality(v_claims) then
@@ -4367,8 +4371,8 @@ begin
     where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard)
   loop
     delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up)
-    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true)
+    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
+    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
     update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard and m.term_id = v_term.term_id;
     delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term.term_id;
@@ -5957,7 +5961,7 @@ begin
     end loop;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      v_published := (hwqueue.publish_terms(2, p_now, p_shard)).published;
+      v_published := (hwqueue.publish_terms(2, false, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
@@ -6272,12 +6276,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
+CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_term hwqueue.term;
   v_is_over boolean;
+  v_changed boolean;
 begin
   published := 0;
   pending := true;
@@ -6285,7 +6290,7 @@ begin
   if not found then
     return;
   end if;
-  pending := hwqueue.write_terms(p_limit, p_shard) > 0;
+  pending := hwqueue.write_terms(p_limit, p_now, p_shard) > 0;
   if pending and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
     insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
   end if;
@@ -6296,12 +6301,13 @@ begin
     continue when v_term.written_xid = pg_current_xact_id();
     -- asked before the look: what ends later than that, the look may not see
     v_is_over := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
-    if hwqueue.spread_term(v_term, p_shard) then
+    v_changed := hwqueue.spread_term(v_term, p_shard);
+    if v_changed then
       update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
     elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
-    elsif hwqueue.count_running(v_term, p_shard) then
+    elsif hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;
@@ -6637,7 +6643,7 @@ begin
       v_from.estimated_at := p_now;
     end if;
   end if;
-  perform hwqueue.publish_terms(p_limit, p_now, p_shard);
+  perform hwqueue.publish_terms(p_limit, true, p_now, p_shard);
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
@@ -9088,7 +9094,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -9097,9 +9103,9 @@ declare
     where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit);
 begin
   if v_classes <> '{}' then
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid)
+    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
     select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec', s.value #>> '{spec,use}',
-           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8
+           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;
@@ -9651,7 +9657,7 @@ REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -10084,7 +10090,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -10383,4 +10389,4 @@ REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;

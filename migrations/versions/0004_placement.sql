@@ -34,6 +34,7 @@ create table hwqueue.term (
   written_xid xid8 not null,
   barrier xid8,
   holds_up boolean not null default false,
+  created_at timestamptz not null,
   published_at timestamptz,
   primary key (shard_id, term_id)
 );

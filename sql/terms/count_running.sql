@@ -1,7 +1,7 @@
 -- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim is held by somebody, who
--- may be settling it: then nothing was done, and the next call tries again.
+-- may be settling it, or when there are any and p_holds is false: then nothing was done, and a later call tries again.
 -- Locks: claims, skip locked; term_count, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.count_running(p_term hwqueue.term, p_shard int) returns boolean
+create or replace function hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -19,6 +19,9 @@ begin
       and (exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id)
              and coalesce(c.lease_id = v_lease, true)
            or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
+  if v_claims <> '{}' and not p_holds then
+    return false;
+  end if;
   select count(*) into v_locked from (
     select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims) for update skip locked) l;
   if v_locked < cardinality(v_claims) then

@@ -6,14 +6,17 @@
 --   3. What runs and has not been counted is counted, and the term is published.
 -- With nobody else at work steps 2 and 3 are one call: two calls in all.
 
--- Brings on up to p_limit terms that are not published. pending: some are left.
+-- Brings on up to p_limit terms that are not published. pending: some are left. p_holds: whether running claims may be held to count them, until
+-- the caller's transaction ends. Claims leave that to reap, since their transaction may stay open while other nodes want to settle; but
+-- not for longer than ten seconds: nobody may be calling reap.
 -- Locks: the shard's row, skip locked; profile rows and claims, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.publish_terms(p_limit int, p_now timestamptz, p_shard int, out published int, out pending boolean)
+create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz, p_shard int, out published int, out pending boolean)
 language plpgsql volatile
 as $$
 declare
   v_term hwqueue.term;
   v_is_over boolean;
+  v_changed boolean;
 begin
   published := 0;
   pending := true;
@@ -21,7 +24,7 @@ begin
   if not found then
     return;
   end if;
-  pending := hwqueue.write_terms(p_limit, p_shard) > 0;
+  pending := hwqueue.write_terms(p_limit, p_now, p_shard) > 0;
   if pending and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
     insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
   end if;
@@ -32,12 +35,13 @@ begin
     continue when v_term.written_xid = pg_current_xact_id();
     -- asked before the look: what ends later than that, the look may not see
     v_is_over := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
-    if hwqueue.spread_term(v_term, p_shard) then
+    v_changed := hwqueue.spread_term(v_term, p_shard);
+    if v_changed then
       update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
     elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
-    elsif hwqueue.count_running(v_term, p_shard) then
+    elsif hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;
@@ -57,7 +61,7 @@ $$;
 
 -- Gives the terms of up to p_limit classes that are new their rows. Gives the number of such classes.
 -- Locks: the caller holds the shard's row. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.write_terms(p_limit int, p_shard int) returns int
+create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -66,9 +70,9 @@ declare
     where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit);
 begin
   if v_classes <> '{}' then
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid)
+    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
     select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec', s.value #>> '{spec,use}',
-           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8
+           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;

@@ -84,8 +84,8 @@ begin
     where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard)
   loop
     delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up)
-    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true)
+    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
+    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
     update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard and m.term_id = v_term.term_id;
     delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term.term_id;

@@ -189,7 +189,6 @@ def test_a_held_gate_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
     assert broken(conn) == []
 
 
-@pytest.mark.xfail(strict=True, reason="a claim keeps the entries locked that it has passed by")
 def test_what_was_passed_by_is_left_to_others(conn: psycopg.Connection, dsn: str) -> None:
     """A claim that stays open has only what it was granted: elsewhere the others can be had."""
     direct = Direct(conn)
