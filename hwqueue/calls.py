@@ -153,6 +153,7 @@ SERVICE_POLICY = _call("service_policy", _SERVICE)
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
 PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
+VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(
     "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)

@@ -1,5 +1,6 @@
 """hwqueue db: the embedded server, and the schema of any database."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import psycopg
@@ -8,6 +9,7 @@ import typer
 from hwqueue.cli.connect import locate, named_database
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
+from hwqueue.client import Client
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.errors import ConfigError, SchemaTooOld
 from hwqueue.schema import CheckReport, install_script, read_version
@@ -97,6 +99,20 @@ def check(ctx: typer.Context) -> None:
     if not report.current:
         say(ctx, "an upgrade is due: hwqueue db upgrade")
     if not report.ok:
+        raise typer.Exit(ExitCode.SCHEMA)
+
+
+@app.command(epilog="Example: hwqueue db verify --json")
+def verify(ctx: typer.Context) -> None:
+    """Count anew what must hold at every instant; exits with 4 when something does not.
+
+    One entry for each open lease, what nodes have in use, capacity, what leases ask about others.
+    """
+    with psycopg.connect(locate(ctx)) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        broken = Client.on(connection).verify_invariants()
+    show_rows(ctx, [asdict(row) for row in broken], empty="everything holds")
+    if broken:
         raise typer.Exit(ExitCode.SCHEMA)
 
 

@@ -25,7 +25,7 @@ from hwqueue.types.leases import (
     SpawnOptions,
     SpawnResult,
 )
-from hwqueue.types.maintenance import PruneResult, ReapResult, SchemaVersion
+from hwqueue.types.maintenance import BrokenInvariant, PruneResult, ReapResult, SchemaVersion
 from hwqueue.types.nodes import (
     Attestation,
     Gpu,
@@ -47,6 +47,7 @@ __all__ = [
     "Assignment",
     "Attempt",
     "Attestation",
+    "BrokenInvariant",
     "Claim",
     "ClaimHint",
     "Gpu",

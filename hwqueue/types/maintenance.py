@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,21 @@ class PruneResult:
     leases: int
     classes: int
     nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenInvariant:
+    """Something that must hold at every instant and does not.
+
+    Attributes:
+        rule: one_entry, node_load, capacity, term_count, away or max_per_domain.
+        subject: Id of the lease, node or term.
+        detail: What was found, and what was expected.
+    """
+
+    rule: str
+    subject: str
+    detail: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Leases that ask about other leases: how terms come into force, and who is held up by them."""
 
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -29,7 +29,7 @@ def settle_terms(api: Api) -> None:
         api.rows("reap")
 
 
-def web(api: Api, queue: str, placement: Row | None = None, **options: object) -> object:
+def web(api: Api, queue: str, placement: Row | None = None, **options: object) -> UUID:
     """Spawn a web lease."""
     return api.spawn(queue, placement=placement or {}, labels={"app": "web"}, **options)
 

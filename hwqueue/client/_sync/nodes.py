@@ -11,7 +11,16 @@ from uuid import UUID
 from hwqueue import calls
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import AsJson, Node, NodeMatch, NodeSpec, PruneResult, ReapResult, Taint
+from hwqueue.types import (
+    AsJson,
+    BrokenInvariant,
+    Node,
+    NodeMatch,
+    NodeSpec,
+    PruneResult,
+    ReapResult,
+    Taint,
+)
 
 
 class Nodes(Caller):
@@ -201,3 +210,12 @@ class Nodes(Caller):
         SQL: prune. Safe inside your transaction: no.
         """
         return self._row(calls.PRUNE, PruneResult, p_limit=limit, p_shard=shard)
+
+    def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
+        """What must hold at every instant and does not, counted anew; it reads everything.
+
+        Call it in a repeatable read transaction of yours while others work.
+
+        SQL: verify_invariants. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant, p_shard=shard)
