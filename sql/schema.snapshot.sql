@@ -2963,7 +2963,7 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.give_up() RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql
     AS $$
 begin
   raise exception 'not this one' using errcode = 'HWX01', hint = 'caught by the caller';

@@ -85,7 +85,7 @@ $$;
 -- Undoes a try, and gives back the locks that it took; the caller catches it.
 -- Locks: none. Raises: HWX01, never seen outside. Idempotent: yes.
 create or replace function hwqueue.give_up() returns void
-language plpgsql immutable
+language plpgsql volatile
 as $$
 begin
   raise exception 'not this one' using errcode = 'HWX01', hint = 'caught by the caller';

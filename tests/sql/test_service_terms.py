@@ -3,17 +3,12 @@
 from uuid import UUID, uuid4
 
 from tests.sql.api import Api, Node, token
+from tests.sql.test_terms import settle_terms
 
 
 def racks(api: Api, *racks: int) -> list[Node]:
     """Nodes in these racks."""
     return [api.node(rack=rack, labels={"zone": f"z{rack % 2}"}) for rack in racks]
-
-
-def settle_terms(api: Api) -> None:
-    """Bring new terms into force."""
-    for _ in range(3):
-        api.rows("reap")
 
 
 def spawn(api: Api, queue: str, service: UUID, **options: object) -> UUID:
