@@ -21,6 +21,7 @@ from benchmarks.questions.cost import cost
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
 from benchmarks.questions.leases import payloads, priorities
+from benchmarks.questions.others import others
 from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
 from benchmarks.questions.throughput import batches, connections
@@ -38,6 +39,7 @@ QUESTIONS = (
     profiles,
     payloads,
     priorities,
+    others,
     connections,
     batches,
     spawns,

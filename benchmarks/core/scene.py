@@ -11,7 +11,7 @@ from benchmarks.core.fill import QUEUE, Lease, fill, kind, spawn
 from benchmarks.core.node import register, register_on
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
-from benchmarks.core.server import calm_down, outlive
+from benchmarks.core.server import calm_down, outlive, put_in_force
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Scene:
         if self.ahead:
             fill(run, dsn, self.ahead_kinds, self.ahead)
         fill(run, dsn, self.kinds, self.waiting)
+        put_in_force(dsn)
         self._register_others(run, dsn)
         calm_down(dsn)
         outlive(dsn)

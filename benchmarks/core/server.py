@@ -79,6 +79,17 @@ def calm_down(dsn: str) -> None:
         connection.execute("checkpoint")
 
 
+def put_in_force(dsn: str) -> None:
+    """Let what leases ask about other leases come into force, so that they can be claimed."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        waiting = (
+            "select exists (select from hwqueue.term where published_at is null) or exists"
+            " (select from hwqueue.placement_class where terms <> '[]' and not terms_written)"
+        )
+        while connection.execute(waiting).fetchone() == (True,):
+            connection.execute("select hwqueue.reap(100000)")
+
+
 def outlive(dsn: str) -> None:
     """Wait until every transaction that is open now, anywhere on the server, has ended.
 

@@ -25,6 +25,7 @@ SMALL = {
     "profiles": [*FEW, "--counts", "1", "--counts", "3"],
     "payloads": [*FEW, "--sizes", "100", "--sizes", "10000"],
     "priorities": [*FEW, "--waiting", "20"],
+    "others": [*FEW, "--terms", "2", "--domains", "2"],
     "connections": [*SHORT, "--counts", "1", "--counts", "2", "--backlog", "4000"],
     "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
     "spawns": SHORT,
