@@ -1787,17 +1787,23 @@ CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_sh
 declare
   v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
   v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
+  v_classes bigint[];
   v_claims uuid[];
   v_locked int;
   v_count record;
 begin
+  v_classes := array(
+    select m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = p_term.term_id
+    union
+    select k.class_id from hwqueue.placement_class k
+    where p_term.use = 'away' and k.shard_id = p_shard and k.terms <> '[]'
+      and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)));
   v_claims := array(
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and (c.counted @> v_known) is not true
-      and (exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id)
-             and coalesce(c.lease_id = v_lease, true)
+    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.counted @> v_known) is not true
+      and (coalesce(c.lease_id = v_lease, true)
            or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
   if v_claims <> '{}' and not p_holds then
     return false;
@@ -6643,7 +6649,7 @@ begin
       v_from.estimated_at := p_now;
     end if;
   end if;
-  perform hwqueue.publish_terms(p_limit, true, p_now, p_shard);
+  perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
@@ -7536,6 +7542,9 @@ CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS 
     AS $$
 declare
   v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
+  v_service uuid := (
+    select (i.value ->> 'service')::uuid from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1);
+  v_queue int := (select (i.value ->> 'queue')::int from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1);
   v_equal jsonb := (
     select coalesce(jsonb_object_agg(e.value ->> 'label', e.value #>> '{values,0}'), '{}')
     from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
@@ -7546,6 +7555,15 @@ begin
       select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease
       union
       select c.class_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_lease);
+  end if;
+  if v_service is not null then
+    return array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.service_id = v_service and hwqueue.term_selects(p_spec, c));
+  elsif v_queue is not null then
+    return array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.queue_id = v_queue and hwqueue.term_selects(p_spec, c));
   end if;
   return array(
     select c.class_id from hwqueue.placement_class c
@@ -9481,6 +9499,8 @@ CREATE INDEX placement_class_queue ON hwqueue.placement_class USING btree (shard
 CREATE INDEX placement_class_required ON hwqueue.placement_class USING gin (required jsonb_path_ops);
 
 CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
+
+CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (shard_id, service_id) WHERE (service_id IS NOT NULL);
 
 CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 

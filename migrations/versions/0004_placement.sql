@@ -21,6 +21,7 @@ comment on column hwqueue.placement_class.away_from is 'services that its own on
 comment on column hwqueue.placement_class.terms is 'what it asks about other leases, in the order of the indexes in required, preferred and spread';
 comment on column hwqueue.placement_class.target is 'the only lease of this class: a term names it';
 create index placement_class_asks on hwqueue.placement_class using gin (terms jsonb_path_ops) where terms <> '[]';
+create index placement_class_service on hwqueue.placement_class (shard_id, service_id) where service_id is not null;
 create index placement_class_terms on hwqueue.placement_class (shard_id, class_id) where terms <> '[]' and not terms_written;
 
 create table hwqueue.term (

@@ -68,7 +68,7 @@ begin
       v_from.estimated_at := p_now;
     end if;
   end if;
-  perform hwqueue.publish_terms(p_limit, true, p_now, p_shard);
+  perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);

@@ -7,17 +7,23 @@ as $$
 declare
   v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
   v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
+  v_classes bigint[];
   v_claims uuid[];
   v_locked int;
   v_count record;
 begin
+  v_classes := array(
+    select m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = p_term.term_id
+    union
+    select k.class_id from hwqueue.placement_class k
+    where p_term.use = 'away' and k.shard_id = p_shard and k.terms <> '[]'
+      and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)));
   v_claims := array(
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and (c.counted @> v_known) is not true
-      and (exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id)
-             and coalesce(c.lease_id = v_lease, true)
+    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.counted @> v_known) is not true
+      and (coalesce(c.lease_id = v_lease, true)
            or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
   if v_claims <> '{}' and not p_holds then
     return false;

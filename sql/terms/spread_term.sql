@@ -28,6 +28,9 @@ language plpgsql stable
 as $$
 declare
   v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
+  v_service uuid := (
+    select (i.value ->> 'service')::uuid from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1);
+  v_queue int := (select (i.value ->> 'queue')::int from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1);
   v_equal jsonb := (
     select coalesce(jsonb_object_agg(e.value ->> 'label', e.value #>> '{values,0}'), '{}')
     from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
@@ -38,6 +41,15 @@ begin
       select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease
       union
       select c.class_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_lease);
+  end if;
+  if v_service is not null then
+    return array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.service_id = v_service and hwqueue.term_selects(p_spec, c));
+  elsif v_queue is not null then
+    return array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.queue_id = v_queue and hwqueue.term_selects(p_spec, c));
   end if;
   return array(
     select c.class_id from hwqueue.placement_class c
