@@ -6237,6 +6237,7 @@ CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS in
     AS $$
 declare
   v_terms bigint[];
+  v_classes bigint[];
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
@@ -6248,7 +6249,9 @@ begin
       select 1 from hwqueue.placement_class c
       where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
     order by t.term_id limit p_limit);
+  v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms));
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
+  perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
   delete from hwqueue.term_count k where k.ctid = any (array(
@@ -8735,6 +8738,30 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_locked bigint[] := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id in (
+      select e.profile_id from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.is_checked)
+    for no key update skip locked);
+begin
+  update hwqueue.profile_eligibility e set is_checked = false
+  from hwqueue.placement_class c
+  where e.shard_id = p_shard and e.profile_id = any (v_locked) and e.class_id = any (p_class_ids) and e.is_checked
+    and c.shard_id = p_shard and c.class_id = e.class_id
+    and not coalesce(hwqueue.must_be_checked(c, e.affinity, p_shard), true);
+  update hwqueue.profile_queue s
+  set checked = array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
+      and e.custom is null limit 201)
+  where s.shard_id = p_shard and s.profile_id = any (v_locked);
+end
+$$;
+
 CREATE FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) RETURNS bigint[]
     LANGUAGE sql STABLE
     SET enable_bitmapscan TO 'on'
@@ -10355,6 +10382,8 @@ REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) FROM PUBLIC;
 

@@ -1,10 +1,13 @@
--- Removes terms that no class asks any more, with their counts, and counts that have come to nothing. Gives the number of terms.
--- Locks: the shard's row, skip locked: new terms wait for it, too; then only what it deletes, skip locked. Raises: nothing. Idempotent: yes.
+-- Removes terms that no class asks any more, with their counts, and counts that have come to nothing; what they selected is claimed as
+-- before they came. Gives the number of terms.
+-- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, skip locked; what it deletes, which claims and settlements
+-- may hold for a moment. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_terms bigint[];
+  v_classes bigint[];
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
@@ -16,7 +19,9 @@ begin
       select 1 from hwqueue.placement_class c
       where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
     order by t.term_id limit p_limit);
+  v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms));
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
+  perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
   delete from hwqueue.term_count k where k.ctid = any (array(
@@ -24,5 +29,31 @@ begin
     where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 or not exists (
       select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
   return cardinality(v_terms);
+end
+$$;
+
+-- Takes the marks of classes away that need not be checked at the claim any more, in profiles that nobody holds.
+-- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.unmark_checked(p_class_ids bigint[], p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_locked bigint[] := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id in (
+      select e.profile_id from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.is_checked)
+    for no key update skip locked);
+begin
+  update hwqueue.profile_eligibility e set is_checked = false
+  from hwqueue.placement_class c
+  where e.shard_id = p_shard and e.profile_id = any (v_locked) and e.class_id = any (p_class_ids) and e.is_checked
+    and c.shard_id = p_shard and c.class_id = e.class_id
+    and not coalesce(hwqueue.must_be_checked(c, e.affinity, p_shard), true);
+  update hwqueue.profile_queue s
+  set checked = array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
+      and e.custom is null limit 201)
+  where s.shard_id = p_shard and s.profile_id = any (v_locked);
 end
 $$;

@@ -248,7 +248,8 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
     queue = api.queue(retain_completed=0)
     spec = Jsonb({"all": [{"exprs": [{"label": "pruned"}]}]})
     unlike: Row = {"leases": {"labels": {"pruned": "x"}}, "domain": "rack", "away": True}
-    lease = api.spawn(queue, placement={"require": [unlike]})
+    selected = api.spawn(queue, labels={"pruned": "x"}, priority=-1, tenant="t")
+    lease = api.spawn(queue, placement={"require": [unlike]}, tenant="t")
     settle_terms(api)
     assert known() == 1
     [claim] = api.claim(fleet[0], queue)
@@ -261,3 +262,10 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
             break
         api.conn.execute("select pg_sleep(0.01)")
     assert known() == 0
+    checked = api.conn.execute(
+        "select bool_or(e.is_checked) from hwqueue.profile_eligibility e"
+        " join hwqueue.placement_class c using (shard_id, class_id)"
+        ' where c.labels @> \'{"pruned": "x"}\''
+    )
+    assert checked.fetchone() == (False,)
+    assert api.claimed(fleet[1], queue) == [selected]
