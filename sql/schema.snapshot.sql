@@ -2308,13 +2308,13 @@ begin
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
-  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
+  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
       reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
+                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_now, p_shard) end;
     else
       reason := 'busy';
     end if;
@@ -8662,17 +8662,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_expr jsonb;
   v_reason text;
 begin
-  if p_facts @> '[null]' or p_recount is null and (hwqueue.is_stale(p_class, p_shard) or exists (
+  if p_facts @> '[null]' or hwqueue.is_stale(p_class, p_shard) or exists (
        select 1 from hwqueue.class_term m
        join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)) then
+       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up) then
     return 'unpublished';
   end if;
   if p_facts <> '[]' then
@@ -8683,15 +8683,14 @@ begin
         return v_reason;
       end if;
     end loop;
-    for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
-      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, p_recount #> array['spread', v_index::text],
-                                        p_now, p_shard);
+    for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
+      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts, null, p_now, p_shard);
       if v_reason is not null then
         return v_reason;
       end if;
     end loop;
   end if;
-  if hwqueue.kept_out_of(p_class, p_lease, p_node, p_recount, p_shard) is not null then
+  if hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
@@ -10373,7 +10372,7 @@ REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_cl
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
 

@@ -67,13 +67,13 @@ begin
     from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
     where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
-  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard);
+  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
       reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, null, p_now, p_shard) end;
+                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_now, p_shard) end;
     else
       reason := 'busy';
     end if;

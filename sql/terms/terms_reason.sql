@@ -1,6 +1,7 @@
 -- Why a lease may not join what runs: the first reason code, null when it may. 'unpublished': a term of its class is not counted yet.
+-- p_skew: max_skew, too, which takes a look at all nodes.
 -- Locks: none; the caller holds what it decides by, or only looks. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_recount jsonb, p_now timestamptz, p_shard int)
+create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable
 as $$
@@ -8,10 +9,10 @@ declare
   v_expr jsonb;
   v_reason text;
 begin
-  if p_facts @> '[null]' or p_recount is null and (hwqueue.is_stale(p_class, p_shard) or exists (
+  if p_facts @> '[null]' or hwqueue.is_stale(p_class, p_shard) or exists (
        select 1 from hwqueue.class_term m
        join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)) then
+       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up) then
     return 'unpublished';
   end if;
   if p_facts <> '[]' then
@@ -22,15 +23,14 @@ begin
         return v_reason;
       end if;
     end loop;
-    for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
-      v_reason := hwqueue.spread_reason(p_class.spread -> v_index, p_class, p_facts, p_recount #> array['spread', v_index::text],
-                                        p_now, p_shard);
+    for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
+      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts, null, p_now, p_shard);
       if v_reason is not null then
         return v_reason;
       end if;
     end loop;
   end if;
-  if hwqueue.kept_out_of(p_class, p_lease, p_node, p_recount, p_shard) is not null then
+  if hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
