@@ -121,7 +121,8 @@ class Session:
     def step(self) -> None:
         """One call, in a transaction that ends in one of the ways."""
         kind = self.choose.choices(list(CALLS), [weight for _, weight in CALLS.values()])[0]
-        ending = self.choose.choices(["commit", "roll back", "hold"], [75, 10, 15])[0]
+        holds = 50 if kind in ("claim", "settle_and_claim") else 15
+        ending = self.choose.choices(["commit", "roll back", "hold"], [75, 10, holds])[0]
         stamp(self.conn)
         try:
             with self.conn.transaction(force_rollback=ending == "roll back"):
@@ -183,6 +184,7 @@ class Session:
         """The node remembers claims; whoever comes next to decide finds no rule broken."""
         with self.storm.lock:
             self.storm.held[node].update((row["lease_id"], row) for row in rows)
+            self.storm.done["granted"] += len(rows)
         if rows:
             seen = look(self.conn, verify=False)
             self.storm.report(faults(seen, self.storm.specs, verify=False))
@@ -233,7 +235,12 @@ def spawn(session: Session, direct: Direct | None = None) -> Note:
 def claim(session: Session) -> Note:
     """A node claims; if it has been fenced, it is told so."""
     node, qty = session.node(), session.choose.choice([1, 1, 1, 3])
-    rows = session.direct.claim(QUEUE, node, session.storm.epochs[node], qty)
+    try:
+        with session.conn.transaction():
+            rows = session.direct.claim(QUEUE, node, session.storm.epochs[node], qty)
+    except psycopg.DatabaseError as error:
+        session.refused("claim", error)
+        return _register(session, NODES.index(node), anew=True)  # the node comes back
     session.check_granted(node, _with_time(session, rows))
     return lambda: session.keep(node, rows)
 
@@ -315,16 +322,15 @@ def reap(session: Session) -> Note:
 
 def relabel(session: Session) -> Note:
     """The same instance registers somewhere else."""
-    return _register(session, anew=False)
+    return _register(session, session.choose.randrange(len(NODES)), anew=False)
 
 
 def restart(session: Session) -> Note:
     """Another instance takes over: what the old one held ends."""
-    return _register(session, anew=True)
+    return _register(session, session.choose.randrange(len(NODES)), anew=True)
 
 
-def _register(session: Session, *, anew: bool) -> Note:
-    number = session.choose.randrange(len(NODES))
+def _register(session: Session, number: int, *, anew: bool) -> Note:
     epoch = session.storm.register(session.direct, number, session.choose, anew=anew)
     return lambda: session.storm.epochs.update({NODES[number]: epoch})
 
@@ -381,11 +387,11 @@ CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
     "spawn": (spawn, 16),
     "claim": (claim, 34),
     "settle_and_claim": (settle_and_claim, 8),
-    "settle": (settle, 12),
+    "settle": (settle, 16),
     "settle_many": (settle_many, 3),
     "heartbeat": (heartbeat, 10),
     "extend": (extend, 1),
-    "cancel": (cancel, 3),
+    "cancel": (cancel, 9),
     "requeue": (requeue, 1),
     "update": (update, 1),
     "reap": (reap, 6),

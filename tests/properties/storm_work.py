@@ -15,7 +15,7 @@ POLICY = {
     "claim_timeout": 30,
     "max_attempts": 50,
     "retry": {"kind": "fixed", "base": 1, "jitter": 0},
-    "patience": 5,
+    "patience": 1,
 }
 NODES = tuple(uuid5(IDS, f"storm-node-{number}") for number in range(6))
 SERVICES = tuple(uuid5(IDS, f"storm-service-{number}") for number in range(3))
@@ -35,7 +35,7 @@ TAINTS = (
     {"key": "leave", "effect": "no_execute"},
 )
 _APPS = ("x", "y", "z")
-_DOMAINS = ("node", "rack", "label:zone")
+_DOMAINS = ("node", "rack", "rack", "label:zone", "label:zone")
 _MOST = {"node": 1, "rack": 2, "label:zone": 2}
 
 
@@ -105,9 +105,9 @@ def lease_options(choose: Random, others: Sequence[UUID]) -> Options:
 
 def _placement(choose: Random, others: Sequence[UUID]) -> Options:
     placement: Options = {}
-    if choose.random() < 0.6:
+    if choose.random() < 0.5:
         placement["require"] = [
-            _requirement(choose, others) for _ in range(choose.choice([1, 1, 2]))
+            _requirement(choose, others) for _ in range(choose.choice([1, 1, 1, 2]))
         ]
     if choose.random() < 0.3:
         placement["spread"] = [_spread(choose)]
