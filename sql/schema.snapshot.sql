@@ -929,12 +929,13 @@ $_$;
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
+declare
+  v_epoch bigint := (select s.node_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
 begin
-  perform 1 from hwqueue.node_state s join hwqueue.node n on n.shard_id = s.shard_id and n.node_id = s.node_id
-  where s.shard_id = p_shard and s.node_id = p_node and s.node_epoch = p_epoch and n.deregistered_at is null;
-  if not found then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
+  if (v_epoch = p_epoch) is not true then
+    perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
   end if;
+  perform hwqueue.read_node(p_node, p_shard);
 end
 $$;
 
@@ -1823,7 +1824,8 @@ begin
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and c.lease_id = any (v_claims)
+    -- asked again: before it was ours, register_node may have counted it anew
+    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.counted @> v_known) is not true
   loop
     update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
     where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
@@ -3935,14 +3937,8 @@ declare
 begin
   select s.* into v_state from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if not found then
-    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
-  end if;
-  if p_epoch is not null and p_epoch <> v_state.node_epoch then
-    perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, v_state.node_epoch, p_epoch),
-      jsonb_build_object('node_id', p_node, 'node_epoch', v_state.node_epoch, 'given_epoch', p_epoch),
-      'another instance registered this node: stop this one, or register again to take over');
+  if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
+    perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
   end if;
   return v_state;
 end
@@ -7016,6 +7012,20 @@ begin
         v_detail::jsonb || jsonb_build_object('index', v_index), v_hint);
     end;
   end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_node_epoch is null then
+    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+  end if;
+  perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch, p_epoch),
+    jsonb_build_object('node_id', p_node, 'node_epoch', p_node_epoch, 'given_epoch', p_epoch),
+    'another instance registered this node: stop this one, or register again to take over');
 end
 $$;
 
@@ -10200,6 +10210,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail json
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 

@@ -60,16 +60,17 @@ end
 $$;
 
 -- Refuses a node that is not registered or not at this epoch; one that is, but held by another session, passes.
--- Locks: node_state, if it refuses. Raises: QHN01, QHN03. Idempotent: yes.
+-- Locks: none. Raises: QHN01, QHN03. Idempotent: yes.
 create or replace function hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
+declare
+  v_epoch bigint := (select s.node_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
 begin
-  perform 1 from hwqueue.node_state s join hwqueue.node n on n.shard_id = s.shard_id and n.node_id = s.node_id
-  where s.shard_id = p_shard and s.node_id = p_node and s.node_epoch = p_epoch and n.deregistered_at is null;
-  if not found then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard), hwqueue.read_node(p_node, p_shard);
+  if (v_epoch = p_epoch) is not true then
+    perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
   end if;
+  perform hwqueue.read_node(p_node, p_shard);
 end
 $$;
 

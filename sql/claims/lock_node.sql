@@ -9,16 +9,26 @@ declare
 begin
   select s.* into v_state from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if not found then
+  if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
+    perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
+  end if;
+  return v_state;
+end
+$$;
+
+-- Refuses a call for a node that is not registered (p_node_epoch is null) or at another epoch than the caller says.
+-- Locks: none. Raises: QHN01, QHN03. Idempotent: yes.
+create or replace function hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_node_epoch is null then
     perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
       jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
   end if;
-  if p_epoch is not null and p_epoch <> v_state.node_epoch then
-    perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, v_state.node_epoch, p_epoch),
-      jsonb_build_object('node_id', p_node, 'node_epoch', v_state.node_epoch, 'given_epoch', p_epoch),
-      'another instance registered this node: stop this one, or register again to take over');
-  end if;
-  return v_state;
+  perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch, p_epoch),
+    jsonb_build_object('node_id', p_node, 'node_epoch', p_node_epoch, 'given_epoch', p_epoch),
+    'another instance registered this node: stop this one, or register again to take over');
 end
 $$;
 

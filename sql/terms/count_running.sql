@@ -43,7 +43,8 @@ begin
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and c.lease_id = any (v_claims)
+    -- asked again: before it was ours, register_node may have counted it anew
+    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.counted @> v_known) is not true
   loop
     update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
     where c.shard_id = p_shard and c.lease_id = v_count.lease_id;

@@ -1,7 +1,7 @@
 """Rules about who runs where: toward, away both ways, first of a group; and what breaks them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
@@ -29,11 +29,12 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Broken:
-    """A hard rule that the claims of one instant break, and whose lease."""
+    """A hard rule that the claims of one instant break, whose lease, and all that take part."""
 
     rule: Rule
     lease_id: UUID
     because: str
+    among: frozenset[UUID] = field(default=frozenset(), compare=False)
 
 
 def may_run(lease: Lease, node: Node, cluster: Cluster) -> set[Rule]:
@@ -69,9 +70,10 @@ def broken_now(cluster: Cluster) -> set[Broken]:
             at = cluster.nodes.get(other.node_id)
             if other is not claim and _keeps_out(claim, other.lease, at, cluster):
                 because = f"{other.lease.lease_id} runs in the same place"
-                broken.add(Broken(Rule.AWAY, claim.lease.lease_id, because))
-    for claim, because in crowded(cluster):
-        broken.add(Broken(Rule.MAX_PER_DOMAIN, claim.lease.lease_id, because))
+                both = frozenset({claim.lease.lease_id, other.lease.lease_id})
+                broken.add(Broken(Rule.AWAY, claim.lease.lease_id, because, both))
+    for claim, because, among in crowded(cluster):
+        broken.add(Broken(Rule.MAX_PER_DOMAIN, claim.lease.lease_id, because, among))
     return broken
 
 

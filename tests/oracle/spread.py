@@ -47,8 +47,10 @@ def breaks_max_per_domain(lease: Lease, node: Node, cluster: Cluster) -> bool:
     return False
 
 
-def crowded(cluster: Cluster) -> Iterator[tuple[Running, str]]:
+def crowded(cluster: Cluster) -> Iterator[tuple[Running, str, frozenset[UUID]]]:
     """Claims whose domain holds more of those that carry and meet the same limit than it allows.
+
+    With each why, and those leases.
 
     Matching leases that do not carry the limit may come later; they are not counted.
     """
@@ -56,14 +58,16 @@ def crowded(cluster: Cluster) -> Iterator[tuple[Running, str]]:
     for claim in staying:
         for spread in _limits(claim.lease):
             here = place(spread["domain"], cluster.nodes.get(claim.node_id))
-            carriers = sum(
-                spread in _limits(other.lease)
+            carriers = frozenset(
+                other.lease.lease_id
+                for other in staying
+                if spread in _limits(other.lease)
                 and selects(spread["select"], claim.lease, other.lease)
                 and place(spread["domain"], cluster.nodes.get(other.node_id)) == here
-                for other in staying
             )
-            if here is not None and carriers > spread["max_per_domain"]:
-                yield claim, f"{carriers} of {spread['max_per_domain']} in its {spread['domain']}"
+            most = spread["max_per_domain"]
+            if here is not None and len(carriers) > most:
+                yield claim, f"{len(carriers)} of {most} in its {spread['domain']}", carriers
 
 
 def spread_order(lease: Lease, nodes: Sequence[Node], cluster: Cluster) -> dict[UUID, float]:

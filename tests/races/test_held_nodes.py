@@ -86,3 +86,19 @@ def test_an_old_token_waits_for_nobody(conn: psycopg.Connection, dsn: str, how: 
         [row] = late.direct.settle_and_claim(QUEUE, *before, [old], qty=0)
         assert row["verdict"] == "lost"
         worker.commit()
+
+
+def test_a_heartbeat_that_is_refused_waits_for_nobody(conn: psycopg.Connection, dsn: str) -> None:
+    """An instance that was superseded is told so while the new one's transaction is open."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node, epoch = register(conn)
+    now = direct.register(node, node_spec(0, instance_id="second"))
+    with interleave(dsn, SHORT) as actor:
+        worker, late = actor(), actor()
+        worker.begin()
+        worker.direct.claim(QUEUE, node, now)
+        with pytest.raises(psycopg.DatabaseError) as superseded:
+            late.direct.heartbeat(node, epoch, [])
+        assert superseded.value.sqlstate == "QHN03"
+        worker.commit()

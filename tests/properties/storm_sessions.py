@@ -1,0 +1,418 @@
+"""Sessions that do at random whatever producers, nodes and operators do, all at once.
+
+Every call is a transaction: mostly committed, sometimes rolled back, sometimes kept open while the
+session does something else on another connection. That is always something that waits for nobody,
+so that whoever waits for the open transaction gets on.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from threading import Event, Lock
+from typing import Any, LiteralString, Self
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from tests.direct import Direct, Row
+from tests.oracle.cluster import Cluster
+from tests.oracle.isolation import IsolatingNode, misgiven
+from tests.oracle.occupancy import Rule, may_run
+from tests.oracle.tables import cluster_of
+from tests.properties.storm_watch import faults, look, stamp
+from tests.properties.storm_work import (
+    ADOPTED,
+    NODES,
+    QUEUE,
+    TAINTS,
+    Options,
+    is_plain,
+    lease_options,
+    node_spec,
+)
+
+KINDS = 30
+MOST_OPEN = 60  # leases; more only make every look slower
+# The claim is lost, cancelled, finished; the lease is claimed; the node is gone, superseded; nobody
+# could ever run that.
+DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04"}
+_STATIC = {Rule.NODE, Rule.TAINT}
+_ASSIGNED = """
+  select c.lease_id, c.assignment, p.placement from hwqueue.claim c
+  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
+  where c.node_id = %s
+"""
+
+
+@dataclass
+class Storm:
+    """What all sessions of one storm share."""
+
+    dsn: str
+    seed: int
+    steps: int
+    epochs: dict[UUID, int] = field(default_factory=dict)
+    specs: dict[UUID, Options] = field(default_factory=dict)
+    instances: Counter[UUID] = field(default_factory=Counter)
+    held: dict[UUID, dict[UUID, Row]] = field(default_factory=dict)
+    kinds: list[Options] = field(default_factory=list)
+    spawned: list[UUID] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    is_over: Event = field(default_factory=Event)
+    lock: Lock = field(default_factory=Lock)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A session that does not wait for anybody's lock for long."""
+        options = "-c lock_timeout=5s"
+        conn = psycopg.connect(self.dsn, autocommit=True, options=options)
+        stamp(conn)
+        return conn
+
+    def report(self, wrong: list[str]) -> None:
+        """Stop the storm if something is wrong."""
+        if wrong:
+            self.wrong += wrong
+            self.is_over.set()
+
+    def register(self, direct: Direct, number: int, choose: Random, *, anew: bool = False) -> int:
+        """Register a node, where chance puts it; `anew`: another instance, whose claims are new."""
+        node = NODES[number]
+        with self.lock:
+            self.instances[node] += anew
+            spec = node_spec(number, choose, self.instances[node])
+        return direct.register(node, spec)
+
+    def spec(self, number: int) -> Options:
+        """What the node has room for, which never changes."""
+        return node_spec(number, Random(0), 0)
+
+
+class Session:
+    """One producer, worker and operator; runs in a thread of its own."""
+
+    def __init__(self, storm: Storm, number: int) -> None:
+        self.storm = storm
+        self.choose = Random(f"{storm.seed}-{number}")
+        self.closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.conn = self.closing.enter_context(self.storm.connect())
+        self.other = self.closing.enter_context(self.storm.connect())
+        self.direct = Direct(self.conn)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.close()
+
+    def run(self) -> None:
+        """Act until the storm is over."""
+        for _ in range(self.storm.steps):
+            if self.storm.is_over.is_set():
+                return
+            self.step()
+
+    def step(self) -> None:
+        """One call, in a transaction that ends in one of the ways."""
+        kind = self.choose.choices(list(CALLS), [weight for _, weight in CALLS.values()])[0]
+        holds = 50 if kind in ("claim", "settle_and_claim") else 15
+        ending = self.choose.choices(["commit", "roll back", "hold"], [75, 10, holds])[0]
+        stamp(self.conn)
+        try:
+            with self.conn.transaction(force_rollback=ending == "roll back"):
+                note = CALLS[kind][0](self)
+                if ending == "hold":
+                    for _ in range(self.choose.randint(1, 3)):
+                        self.meanwhile()
+            if note is not None and ending != "roll back":
+                note()
+        except psycopg.DatabaseError as error:
+            self.refused(kind, error)
+        with self.storm.lock:
+            self.storm.done[kind] += 1
+
+    def meanwhile(self) -> None:
+        """Something on the other connection that waits for nobody."""
+        direct, kind = Direct(self.other), self.choose.choice(["spawn", "heartbeat", "reap"])
+        stamp(self.other)
+        if kind == "spawn":
+            spawn(self, direct)
+        elif kind == "reap":
+            direct.reap()
+        else:
+            heartbeat(self, direct)
+        with self.storm.lock:
+            self.storm.done[kind] += 1
+
+    def refused(self, kind: str, error: psycopg.DatabaseError) -> None:
+        """An error that nobody documented ends the storm: so does a deadlock, or a long wait."""
+        with self.storm.lock:
+            self.storm.refused[f"{kind} {error.sqlstate}"] += 1
+        if error.sqlstate not in DOCUMENTED:
+            self.storm.report([f"{kind}: {error.sqlstate} {error}"])
+
+    def node(self) -> UUID:
+        """Any node."""
+        return self.choose.choice(NODES)
+
+    def some_lease(self) -> UUID | None:
+        """One of the latest leases."""
+        recent = self.storm.spawned[-MOST_OPEN:]
+        return self.choose.choice(recent) if recent else None
+
+    def lease_like_others(self, others: list[UUID]) -> Options:
+        """Mostly of a kind that there is: every new kind brings new terms, for ever."""
+        kinds = self.storm.kinds
+        if len(kinds) < KINDS or self.choose.random() < 0.03:
+            kinds.append(lease_options(self.choose, others))
+        return self.choose.choice(kinds[-KINDS:])
+
+    def some_claims(self, node: UUID, most: int) -> list[Row]:
+        """Claims that the node believes it has; it forgets them."""
+        with self.storm.lock:
+            held = self.storm.held[node]
+            count = min(len(held), self.choose.randint(1, most))
+            return [held.pop(lease) for lease in self.choose.sample(sorted(held), count)]
+
+    def keep(self, node: UUID, rows: list[Row]) -> None:
+        """The node remembers claims; whoever comes next to decide finds no rule broken."""
+        with self.storm.lock:
+            self.storm.held[node].update((row["lease_id"], row) for row in rows)
+            self.storm.done["granted"] += len(rows)
+        if rows:
+            seen = look(self.conn, verify=False)
+            self.storm.report(faults(seen, self.storm.specs, verify=False))
+
+    def check_granted(self, node: UUID, rows: list[Row]) -> None:
+        """The node may run what it was given; asked while its lock is held, so nothing changes."""
+        if not rows:
+            return
+        cluster = cluster_of(self.conn, rows[0]["now"])
+        with self.conn.cursor(row_factory=dict_row) as cursor:
+            claims = {row["lease_id"]: row for row in cursor.execute(_ASSIGNED, [node])}
+        running = {claim.lease.lease_id: claim.lease for claim in cluster.running}
+        facts = cluster.nodes[node]
+        alone = Cluster({node: facts})
+        for row in rows:
+            broken = may_run(running[row["lease_id"]], facts, alone) & _STATIC
+            self.storm.report([f"{row} on {facts}: {rule}" for rule in broken])
+        if len(rows) == 1:
+            mine = claims.pop(rows[0]["lease_id"])
+            given = mine["assignment"] or {}
+            others = [row["assignment"] or {} for row in claims.values()]
+            facts_here = IsolatingNode.from_spec(self.storm.specs[node])
+            wrong = misgiven(mine["placement"], facts_here, others, given)
+            self.storm.report([f"{item} of {mine} beside {others}" for item in wrong])
+
+
+Note = Callable[[], object] | None
+
+
+def spawn(session: Session, direct: Direct | None = None) -> Note:
+    """A few new leases, unless enough wait."""
+    row = session.conn.execute("select count(*) from hwqueue.ready").fetchone()
+    assert row is not None
+    if row[0] > MOST_OPEN:
+        return None
+    others = session.storm.spawned[-5:]
+    leases = []
+    for _ in range(session.choose.randint(1, 3)):
+        options = session.lease_like_others(others)
+        try:
+            with (direct or session.direct).conn.transaction():
+                leases.append((direct or session.direct).spawn(QUEUE, options)["lease_id"])
+        except psycopg.DatabaseError as error:
+            session.refused("spawn", error)
+    return lambda: session.storm.spawned.extend(leases)
+
+
+def claim(session: Session) -> Note:
+    """A node claims; if it has been fenced, it is told so."""
+    node, qty = session.node(), session.choose.choice([1, 1, 1, 3])
+    try:
+        with session.conn.transaction():
+            rows = session.direct.claim(QUEUE, node, session.storm.epochs[node], qty)
+    except psycopg.DatabaseError as error:
+        session.refused("claim", error)
+        return _register(session, NODES.index(node), anew=True)  # the node comes back
+    session.check_granted(node, _with_time(session, rows))
+    return lambda: session.keep(node, rows)
+
+
+def settle_and_claim(session: Session) -> Note:
+    """A node settles and claims in one call."""
+    node = session.node()
+    settled = session.some_claims(node, 2)
+    rows = session.direct.settle_and_claim(QUEUE, node, session.storm.epochs[node], settled, 2)
+    claimed = [row for row in rows if row["kind"] == "claimed"]
+    return lambda: session.keep(node, claimed)
+
+
+def _with_time(session: Session, rows: list[Row]) -> list[Row]:
+    now = session.conn.execute("select hwqueue.clock()").fetchone()
+    assert now is not None
+    return [row | {"now": now[0]} for row in rows]
+
+
+def settle(session: Session) -> Note:
+    """A claim ends in one of the ways."""
+    for row in session.some_claims(session.node(), 1):
+        end = session.choose.choice(
+            [session.direct.complete, session.direct.fail, session.direct.release]
+        )
+        end(row["lease_id"], row["claim_token"])
+    return None
+
+
+def settle_many(session: Session) -> Note:
+    """Claims of two nodes are completed in one call."""
+    claims = session.some_claims(session.node(), 3) + session.some_claims(session.node(), 3)
+    session.direct.complete_many(claims)
+    return None
+
+
+def heartbeat(session: Session, direct: Direct | None = None) -> Note:
+    """A node extends what it believes it holds."""
+    node = session.node()
+    with session.storm.lock:
+        held = list(session.storm.held[node].values())
+    try:
+        (direct or session.direct).heartbeat(node, session.storm.epochs[node], held)
+    except psycopg.DatabaseError as error:
+        session.refused("heartbeat", error)
+        if direct is None:
+            raise
+    return None
+
+
+def extend(session: Session) -> Note:
+    """A claim is extended, and remembered still."""
+    node = session.node()
+    for row in session.some_claims(node, 1):
+        session.direct.extend(row["lease_id"], row["claim_token"], timedelta(seconds=40))
+        return lambda: session.keep(node, [row])
+    return None
+
+
+def cancel(session: Session) -> Note:
+    """Somebody cancels a lease in whatever state it is."""
+    if lease := session.some_lease():
+        session.direct.cancel(lease)
+    return None
+
+
+def requeue(session: Session) -> Note:
+    """Somebody wants a lease to run again."""
+    if lease := session.some_lease():
+        session.direct.requeue(lease)
+    return None
+
+
+def reap(session: Session) -> Note:
+    """A sweep."""
+    session.direct.reap()
+    return None
+
+
+def relabel(session: Session) -> Note:
+    """The same instance registers somewhere else."""
+    return _register(session, session.choose.randrange(len(NODES)), anew=False)
+
+
+def restart(session: Session) -> Note:
+    """Another instance takes over: what the old one held ends."""
+    return _register(session, session.choose.randrange(len(NODES)), anew=True)
+
+
+def _register(session: Session, number: int, *, anew: bool) -> Note:
+    epoch = session.storm.register(session.direct, number, session.choose, anew=anew)
+    return lambda: session.storm.epochs.update({NODES[number]: epoch})
+
+
+def die(session: Session) -> Note:
+    """A node forgets all that it holds."""
+    with session.storm.lock:
+        session.storm.held[session.node()].clear()
+    return None
+
+
+def advance(session: Session) -> Note:
+    """Time passes: what is not kept alive expires."""
+    session.conn.execute("update hwqueue.test_clock set offset_by = offset_by + interval '9 s'")
+    return None
+
+
+def adopt(session: Session) -> Note:
+    """Work that runs already, and that nobody asks about; on a node that counts nothing."""
+    node = session.choose.choice([node for n, node in enumerate(NODES) if is_plain(n)])
+    row = session.direct.adopt(QUEUE, node, ADOPTED)
+    return lambda: session.keep(node, [row])
+
+
+def match(session: Session) -> Note:
+    """Somebody asks where a lease could run."""
+    options = lease_options(session.choose, [])
+    session.direct.match(options.get("placement", {}), {"queue": QUEUE, "task": "work"})
+    return None
+
+
+def update(session: Session) -> Note:
+    """A lease that waits is changed."""
+    if lease := session.some_lease():
+        placement = lease_options(session.choose, []).get("placement", {})
+        session.direct.update(lease, {"placement": placement})
+    return None
+
+
+def operate(call: LiteralString, **values: Any) -> Callable[[Session], Note]:
+    """An operator's call about some node."""
+
+    def act(session: Session) -> Note:
+        given: dict[str, Any] = {"node": session.node()} | values
+        if "taint" in given:
+            given["taint"] = Jsonb(session.choose.choice(TAINTS))
+        session.conn.execute(call, given)
+        return None
+
+    return act
+
+
+CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
+    "spawn": (spawn, 16),
+    "claim": (claim, 34),
+    "settle_and_claim": (settle_and_claim, 8),
+    "settle": (settle, 16),
+    "settle_many": (settle_many, 3),
+    "heartbeat": (heartbeat, 10),
+    "extend": (extend, 1),
+    "cancel": (cancel, 9),
+    "requeue": (requeue, 1),
+    "update": (update, 1),
+    "reap": (reap, 6),
+    "relabel": (relabel, 4),
+    "restart": (restart, 3),
+    "die": (die, 1),
+    "advance": (advance, 2),
+    "adopt": (adopt, 2),
+    "match": (match, 1),
+    "taint": (operate("select hwqueue.taint_node(%(node)s, %(taint)s)", taint=True), 1),
+    "untaint": (
+        operate(
+            "select hwqueue.untaint_node(n.node_id, t ->> 'key')"
+            " from hwqueue.node n, jsonb_array_elements(n.operator_taints) t"
+            " where n.node_id = %(node)s"
+        ),
+        3,
+    ),
+    "cordon": (operate("select hwqueue.cordon_node(%(node)s)"), 1),
+    "uncordon": (operate("select hwqueue.uncordon_node(%(node)s)"), 3),
+    "drain": (operate("select hwqueue.drain_node(%(node)s, interval '5 s')"), 1),
+    "deregister": (operate("select hwqueue.deregister_node(%(node)s)"), 1),
+    "prune": (operate("select * from hwqueue.prune()"), 1),
+}

@@ -1,0 +1,191 @@
+"""A storm: everything at once on a few nodes, and no rule is ever broken.
+
+HWQUEUE_STORM_SECONDS: how long the slow run takes (60). HWQUEUE_STORM_SEED: the first seed of both.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import install_clock
+from tests.direct import Direct
+from tests.fix_db import fresh_database
+from tests.oracle.cluster import Cluster, Lease
+from tests.oracle.isolation import IsolatingNode
+from tests.oracle.isolation import may_run as has_room
+from tests.oracle.occupancy import may_run
+from tests.oracle.tables import cluster_of
+from tests.properties.storm_sessions import Session, Storm
+from tests.properties.storm_watch import faults, install_notes, look, stamp
+from tests.properties.storm_work import KNOWN_SERVICES, NODES, POLICY, QUEUE, SERVICE_POLICIES
+from tests.races.terms import publish
+
+SESSIONS = 6
+SEED = int(os.environ.get("HWQUEUE_STORM_SEED", "0"))
+_WAITING = """
+  select l.lease_id, p.placement, p.labels, p.tenant, p.task_name, p.service_id
+  from hwqueue.ready l
+  join hwqueue.placement_class p on p.shard_id = l.shard_id and p.class_id = l.class_id
+"""
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+def test_storm(dsn: str, seed: int) -> None:
+    """A short one."""
+    blow(Storm(dsn, seed, steps=150))
+
+
+@pytest.mark.slow
+def test_long_storm(server_dsn: str, template: str) -> None:
+    """As many storms as there is time for, each in a database of its own."""
+    ends = monotonic() + float(os.environ.get("HWQUEUE_STORM_SECONDS", "60"))
+    seed = SEED
+    while seed == SEED or monotonic() < ends:
+        with fresh_database(server_dsn, template) as dsn:
+            storm = Storm(dsn, seed, steps=1500)
+            blow(storm)
+        print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
+        seed += 1
+
+
+def blow(storm: Storm) -> None:
+    """Let all sessions loose; then the wind drops, and whatever may run is run."""
+    with psycopg.connect(storm.dsn, autocommit=True) as conn:
+        prepare(conn, storm)
+        with ThreadPoolExecutor(SESSIONS + 1) as pool:
+            watch = pool.submit(watch_out, storm)
+            acting = [pool.submit(act, storm, number) for number in range(SESSIONS)]
+            try:
+                for each in acting:
+                    each.result()
+            finally:
+                storm.is_over.set()
+            watched = watch.result()
+        assert storm.wrong == [], f"seed {storm.seed}"
+        assert watched > 0
+        calm(conn, storm)
+
+
+def prepare(conn: psycopg.Connection[Any], storm: Storm) -> None:
+    """The queue, the nodes, the policies of services."""
+    install_clock(conn)
+    install_notes(conn)
+    direct, choose = Direct(conn), Random(storm.seed)
+    direct.create_queue(QUEUE, POLICY)
+    for service, policy in SERVICE_POLICIES.items():
+        conn.execute("select hwqueue.set_service_policy(%s, %s)", [service, Jsonb(policy)])
+    for number, node in enumerate(NODES):
+        storm.held[node] = {}
+        storm.epochs[node] = storm.register(direct, number, choose)
+        storm.specs[node] = storm.spec(number)
+
+
+def act(storm: Storm, number: int) -> None:
+    """One session, from its first call to its last."""
+    try:
+        with Session(storm, number) as session:
+            session.run()
+    except BaseException:
+        storm.is_over.set()
+        raise
+
+
+def watch_out(storm: Storm) -> int:
+    """Look at one instant after another until the storm is over, and once more; gives how many."""
+    looks = 0
+    with storm.connect() as conn:
+        is_last = False
+        while not is_last:
+            is_last = storm.is_over.is_set()
+            storm.report(faults(look(conn), storm.specs))
+            looks += 1
+    return looks
+
+
+def calm(conn: psycopg.Connection[Any], storm: Storm) -> None:
+    """All nodes come back empty; each lease that may run somewhere, alone, is claimed."""
+    stamp(conn)
+    direct, choose = Direct(conn), Random(storm.seed)
+    for number, node in enumerate(NODES):
+        storm.epochs[node] = storm.register(direct, number, choose, anew=True)
+        conn.execute("select hwqueue.uncordon_node(%s)", [node])
+    conn.execute(
+        "select hwqueue.untaint_node(n.node_id, t ->> 'key')"
+        " from hwqueue.node n, jsonb_array_elements(n.operator_taints) t"
+    )
+    assert faults(look(conn), storm.specs) == [], f"seed {storm.seed}"
+    publish(direct)
+    assert not look(conn).claims
+    idle = 0
+    while idle < 3:
+        conn.execute("update hwqueue.test_clock set offset_by = offset_by + interval '20 s'")
+        direct.reap()
+        for node in NODES:
+            direct.heartbeat(node, storm.epochs[node], [])
+        idle = 0 if sum([work_off(conn, storm, node) for node in NODES]) else idle + 1
+    cluster = alone(conn)
+    left = [
+        f"{lease} waits, though {node} may run it"
+        for lease in waiting(conn)
+        for node in NODES
+        if may(lease, node, cluster, storm)
+    ]
+    assert left == [], f"seed {storm.seed}"
+    assert faults(look(conn), storm.specs) == [], f"seed {storm.seed}"
+
+
+def work_off(conn: psycopg.Connection[Any], storm: Storm, node: UUID) -> int:
+    """The node claims and completes until it gets nothing; what it gets, it may run."""
+    direct, count = Direct(conn), 0
+    while True:
+        before, leases = alone(conn), {lease.lease_id: lease for lease in waiting(conn)}
+        rows = direct.claim(QUEUE, node, storm.epochs[node])
+        if not rows:
+            return count
+        lease = leases.get(rows[0]["lease_id"])
+        if lease is not None:  # else it was scheduled when we looked
+            assert may(lease, node, before, storm), f"seed {storm.seed}: {lease} on {node}"
+        direct.complete(rows[0]["lease_id"], rows[0]["claim_token"])
+        count += 1
+
+
+def alone(conn: psycopg.Connection[Any]) -> Cluster:
+    """The nodes as they are."""
+    now = conn.execute("select hwqueue.clock()").fetchone()
+    assert now is not None
+    return cluster_of(conn, now[0], KNOWN_SERVICES)
+
+
+def waiting(conn: psycopg.Connection[Any]) -> list[Lease]:
+    """Leases that could be claimed now."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return [
+            Lease(
+                row["lease_id"],
+                row["placement"],
+                row["labels"],
+                row["tenant"],
+                row["task_name"],
+                row["service_id"],
+            )
+            for row in cursor.execute(_WAITING)
+        ]
+
+
+def may(lease: Lease, node: UUID, cluster: Cluster, storm: Storm) -> bool:
+    """Whether an empty node may run the lease by every rule there is."""
+    spec, asked = storm.specs[node], lease.placement.get("resources", {})
+    return (
+        has_room(lease.placement, IsolatingNode.from_spec(spec), [])
+        and asked.get("license", 0) <= spec["capacity"].get("license", 0)
+        and asked.get("memory_mib", 0) <= spec["capacity"].get("memory_mib", 1 << 40)
+        and not may_run(lease, cluster.nodes[node], cluster)
+    )
