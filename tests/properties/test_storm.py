@@ -93,8 +93,9 @@ def act(storm: Storm, number: int) -> None:
     try:
         with Session(storm, number) as session:
             session.run()
-    except BaseException:
+    except BaseException as error:
         storm.is_over.set()
+        error.add_note(f"seed {storm.seed}")
         raise
 
 
