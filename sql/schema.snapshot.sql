@@ -5963,7 +5963,7 @@ begin
     end loop;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      v_published := (hwqueue.publish_terms(2, false, p_now, p_shard)).published;
+      v_published := (hwqueue.publish_terms(2, case when places = '{}' then false end, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
@@ -6312,7 +6312,7 @@ begin
     elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
-    elsif hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
+    elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       published := published + 1;
     end if;

@@ -59,7 +59,7 @@ begin
     end loop;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      v_published := (hwqueue.publish_terms(2, false, p_now, p_shard)).published;
+      v_published := (hwqueue.publish_terms(2, case when places = '{}' then false end, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
