@@ -1382,7 +1382,7 @@ begin
   if v_front.is_due is distinct from false then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
   end if;
-  v_is_plain := v_state.is_plain and v_front.queue_id <> all (v_state.pinned_queues);
+  v_is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
   if v_state.is_counted then
     v_node := hwqueue.read_node(p_node, p_shard);
     v_load := hwqueue.read_load(p_node, p_shard);

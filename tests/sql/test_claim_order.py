@@ -82,9 +82,13 @@ def test_waiting_is_worth_priority(api: Api, clock: Clock) -> None:
         assert [leases[lease] for lease in api.claimed(node, queue, qty=2)] == expected
 
 
-def test_the_best_of_two_queues(api: Api) -> None:
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_best_of_two_queues(api: Api, names: str) -> None:
     """Even if all score alike, and what heads the better queue is not for this node."""
-    low, high, node = api.queue(), api.queue(), api.node()
+    low, high = (f"{name}-of-{names}" for name in names)
+    for name in (low, high):
+        api.rows("create_queue", queue=name)
+    node = api.node()
     waiting = [api.spawn(low) for _ in range(3)]
     blocked = {"require": [{"label": "gone", "op": "exists"}]}
     batch = [{"task": "t", "options": {"priority": 10, "placement": blocked}}] * 120
