@@ -1999,21 +1999,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.domain_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object') or length(p_value::text) > 1100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field), jsonb_build_object('field', p_field),
-      'name one domain: a node id, a rack number, or the value of the label');
-  end if;
-  return case when p_value = '"*"' then p_value
-    when p_domain = 'node' then to_jsonb(hwqueue.json_uuid(p_value, p_field, 'QHC03'))
-    when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
-    else hwqueue.normal_value(p_value) end;
-end
-$$;
-
 CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3304,7 +3289,8 @@ CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEF
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when p_value in ('"node"', '"rack"') then p_value #>> '{}'
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' like 'label:_%' and length(p_value #>> '{}') <= 259 then p_value #>> '{}'
-    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"', 'for example "label:zone"', p_code) end
+    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"',
+      'KEY is a node label of 1 to 253 characters, as in "label:zone"', p_code) end
 $$;
 
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
@@ -4640,17 +4626,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.normalise_domain(p_domain jsonb, p_field text) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_domain is null or jsonb_typeof(p_domain) = 'null' then null
-    when p_domain in ('"node"', '"rack"') then p_domain #>> '{}'
-    when jsonb_typeof(p_domain) = 'string' and p_domain #>> '{}' like 'label:%' and length(p_domain #>> '{}') between 7 and 259
-      then p_domain #>> '{}'
-    else hwqueue.refuse_value(p_domain, p_field, '"node", "rack" or "label:KEY"',
-      'KEY is a node label of 1 to 253 characters, as in "label:zone"', 'QHC03') end
-$$;
-
 CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -4824,7 +4799,7 @@ begin
         'name a target or leave the expression out');
     end if;
     v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
-    v_domain := coalesce(hwqueue.normalise_domain(p_expr -> 'domain', p_field || '.domain'), case p_kind when 'lease' then 'node' end);
+    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind when 'lease' then 'node' end);
   end if;
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
     -- every node is a node
@@ -5208,7 +5183,7 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field), jsonb_build_object('field', v_field || '.percent'),
         'give an integer from 0 to 100');
     end if;
-    v_targets := v_targets || jsonb_build_object('value', hwqueue.domain_value(v_target -> 'value', p_domain, v_field || '.value'),
+    v_targets := v_targets || jsonb_build_object('value', hwqueue.target_value(v_target -> 'value', p_domain, v_field || '.value'),
                                                  'percent', v_percent);
   end loop;
   v_targets := hwqueue.normal_set(v_targets);
@@ -7345,7 +7320,7 @@ begin
     perform hwqueue.refuse('QHC03', format('%s must be given', p_field), jsonb_build_object('field', p_field),
       'say what counts as one place: "node", "rack" or "label:KEY"');
   end if;
-  return hwqueue.normalise_domain(p_domain, p_field);
+  return hwqueue.json_domain(p_domain, p_field, 'QHC03');
 end
 $$;
 
@@ -8586,6 +8561,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object') or length(p_value::text) > 1100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field), jsonb_build_object('field', p_field),
+      'name one domain: a node id, a rack number, or the value of the label');
+  end if;
+  return case when p_value = '"*"' then p_value
+    when p_domain = 'node' then to_jsonb(hwqueue.json_uuid(p_value, p_field, 'QHC03'))
+    when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
+    else hwqueue.normal_value(p_value) end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -9738,8 +9728,6 @@ REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FRO
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.domain_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
@@ -10025,8 +10013,6 @@ REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.normal_value(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_direction(p_expr jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.normalise_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) FROM PUBLIC;
 
@@ -10373,6 +10359,8 @@ REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term int
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

@@ -84,5 +84,6 @@ as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when p_value in ('"node"', '"rack"') then p_value #>> '{}'
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' like 'label:_%' and length(p_value #>> '{}') <= 259 then p_value #>> '{}'
-    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"', 'for example "label:zone"', p_code) end
+    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"',
+      'KEY is a node label of 1 to 253 characters, as in "label:zone"', p_code) end
 $$;

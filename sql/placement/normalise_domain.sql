@@ -1,17 +1,4 @@
--- What "same place" means: node, rack or label:KEY; null for absent or JSON null.
--- Locks: none. Raises: QHC03. Idempotent: yes.
-create or replace function hwqueue.normalise_domain(p_domain jsonb, p_field text) returns text
-language sql immutable
-as $$
-  select case when p_domain is null or jsonb_typeof(p_domain) = 'null' then null
-    when p_domain in ('"node"', '"rack"') then p_domain #>> '{}'
-    when jsonb_typeof(p_domain) = 'string' and p_domain #>> '{}' like 'label:%' and length(p_domain #>> '{}') between 7 and 259
-      then p_domain #>> '{}'
-    else hwqueue.refuse_value(p_domain, p_field, '"node", "rack" or "label:KEY"',
-      'KEY is a node label of 1 to 253 characters, as in "label:zone"', 'QHC03') end
-$$;
-
--- The same where it must be given.
+-- What "same place" means (json_domain), where it must be given.
 -- Locks: none. Raises: QHC03. Idempotent: yes.
 create or replace function hwqueue.require_domain(p_domain jsonb, p_field text) returns text
 language plpgsql immutable
@@ -21,7 +8,7 @@ begin
     perform hwqueue.refuse('QHC03', format('%s must be given', p_field), jsonb_build_object('field', p_field),
       'say what counts as one place: "node", "rack" or "label:KEY"');
   end if;
-  return hwqueue.normalise_domain(p_domain, p_field);
+  return hwqueue.json_domain(p_domain, p_field, 'QHC03');
 end
 $$;
 

@@ -20,7 +20,7 @@ begin
         'name a target or leave the expression out');
     end if;
     v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
-    v_domain := coalesce(hwqueue.normalise_domain(p_expr -> 'domain', p_field || '.domain'), case p_kind when 'lease' then 'node' end);
+    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind when 'lease' then 'node' end);
   end if;
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
     -- every node is a node

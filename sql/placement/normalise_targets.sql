@@ -24,7 +24,7 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field), jsonb_build_object('field', v_field || '.percent'),
         'give an integer from 0 to 100');
     end if;
-    v_targets := v_targets || jsonb_build_object('value', hwqueue.domain_value(v_target -> 'value', p_domain, v_field || '.value'),
+    v_targets := v_targets || jsonb_build_object('value', hwqueue.target_value(v_target -> 'value', p_domain, v_field || '.value'),
                                                  'percent', v_percent);
   end loop;
   v_targets := hwqueue.normal_set(v_targets);
@@ -43,7 +43,7 @@ $$;
 
 -- The name of one domain: a node id, a rack number, or a label's value; "*" is all that are not named.
 -- Locks: none. Raises: QHC03. Idempotent: yes.
-create or replace function hwqueue.domain_value(p_value jsonb, p_domain text, p_field text) returns jsonb
+create or replace function hwqueue.target_value(p_value jsonb, p_domain text, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 begin
