@@ -8,13 +8,14 @@ from rich.console import Console
 
 from benchmarks.core import fill
 from benchmarks.core.fill import QUEUE, Lease
+from benchmarks.core.load import Load, drive
 from benchmarks.core.node import Node, register
 from benchmarks.core.payload import payload
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
-from benchmarks.core.sessions import CLAIM, COMPLETE, complete_many
+from benchmarks.core.sessions import CLAIM, COMPLETE, SettleAndClaimSession, complete_many
 from benchmarks.peers.packages import installed_version
-from benchmarks.peers.peer import ANY, Connection, SqlPeer, count
+from benchmarks.peers.peer import ANY, WARMUP_JOBS, Connection, Effort, SqlPeer, count
 from hwqueue.schema import upgrade
 
 _QUIET = Run(None, Console(quiet=True))
@@ -56,11 +57,14 @@ class Hwqueue(SqlPeer):
 
     def connect(self, dsn: str, number: int = 0, kind: str = ANY) -> "HwqueueJobs":
         """Register the connection's nodes and open it."""
+        return HwqueueJobs(dsn, self.register(dsn, number, kind), self.lease(kind))
+
+    def register(self, dsn: str, number: int, kind: str = ANY) -> list[Node]:
+        """Register the nodes that connection 0, 1, ... claims for."""
         spec: dict[str, Any] = {} if kind == ANY else {"labels": {"pool": kind}}
         if self.cpu_milli:
             spec["capacity"] = {"cpu_milli": 64 * self.cpu_milli}
-        nodes = [register(dsn, node, **spec) for node in self._own_nodes(number)]
-        return HwqueueJobs(dsn, nodes, self.lease(kind))
+        return [register(dsn, node, **spec) for node in self._own_nodes(number)]
 
     def _own_nodes(self, number: int) -> list[int]:
         if self.nodes == 0:
@@ -76,6 +80,35 @@ class Hwqueue(SqlPeer):
         if self.cpu_milli:
             options["placement"] = {"resources": {"cpu_milli": self.cpu_milli}}
         return fill.kind(payload(), **options)
+
+
+@dataclass(frozen=True)
+class SettlingHwqueue(Hwqueue):
+    """hwqueue as its worker drives it: what is done is settled by the call that claims the next."""
+
+    name: str = "hwqueue, settle_and_claim"
+
+    def drive(self, dsn: str, effort: Effort, kind: str = ANY) -> Load:
+        """See `Peer`."""
+        opener = _SettleAndClaim(self, dsn, effort.batch, kind)
+        return drive(opener, effort.connections, effort.seconds, warmup=0)
+
+
+@dataclass(frozen=True)
+class _SettleAndClaim:
+    """Opens sessions that always hold a batch, warmed up as those of `ClaimAndComplete`."""
+
+    queue: Hwqueue
+    dsn: str
+    batch: int
+    kind: str
+
+    def __call__(self, number: int) -> SettleAndClaimSession:
+        [node] = self.queue.register(self.dsn, number, self.kind)
+        session = SettleAndClaimSession(self.dsn, node, self.batch)
+        for _ in range(WARMUP_JOBS):
+            session.step()
+        return session
 
 
 class HwqueueJobs(Connection):

@@ -16,7 +16,7 @@ KINDS = (ANY, WANTED, UNWANTED)
 
 _FILL_CHUNK = 5_000
 # Enough for a session to have made its plans and to have settled on the generic ones.
-_WARMUP_JOBS = 10
+WARMUP_JOBS = 10
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class ClaimAndComplete:
     def __call__(self, number: int) -> "ClaimAndCompleteSession":
         jobs = self.peer.connect(self.dsn, number, self.kind)
         # one by one and as they will come: a queue may have a statement for each
-        for quantity in (*[1] * _WARMUP_JOBS, self.batch):
+        for quantity in (*[1] * WARMUP_JOBS, self.batch):
             jobs.complete(jobs.claim(quantity))
         return ClaimAndCompleteSession(jobs, self.batch)
 

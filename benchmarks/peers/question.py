@@ -18,11 +18,12 @@ from benchmarks.core.rates import rate_against
 from benchmarks.core.report import Aim, Answer, Figure, at_least
 from benchmarks.core.run import Run
 from benchmarks.core.server import databases, machine
-from benchmarks.peers.hwqueue import Hwqueue
+from benchmarks.peers.hwqueue import Hwqueue, SettlingHwqueue
 from benchmarks.peers.peer import Effort, Peer
 from benchmarks.peers.registry import AtHand, PeerNames, PeerSql, at_hand
 from benchmarks.peers.throughput import measure, usable_batch
 
+OWN = (Hwqueue.name, SettlingHwqueue.name)
 BATCH_AIM = at_least(1)
 BEST_AIM = at_least(0.7)
 
@@ -51,7 +52,7 @@ def peers(
         for backlog in sorted(backlogs):
             for batch in (*batches, None):
                 sides = _sides(found, batch)
-                if len(sides) == 1:
+                if not sides.keys() - OWN:
                     continue  # nobody to compare with
                 named = "each one's best batch" if batch is None else f"batch {batch}"
                 cell = f"{backlog:,} waiting, {named}"
@@ -83,21 +84,35 @@ def _databases(run: Run, stack: ExitStack, found: AtHand) -> dict[str, str]:
     dsns = stack.enter_context(databases(run.dsn, len(everyone)))
     for one, dsn in zip(everyone, dsns, strict=True):
         one.install(dsn)
-    return {one.name: dsn for one, dsn in zip(everyone, dsns, strict=True)}
+    named = {one.name: dsn for one, dsn in zip(everyone, dsns, strict=True)}
+    return {**named, SettlingHwqueue.name: named[Hwqueue.name]}
 
 
 def _sides(found: AtHand, batch: int | None) -> dict[str, Peer]:
     """Who takes part: hwqueue and those that have such batches; None: each at its best."""
-    own = Hwqueue()
-    able = [one for one in found.peers if batch is None or batch <= one.best_batch]
-    return {own.name: own, **{one.name: one for one in able}}
+    if batch is None:
+        return {one.name: one for one in (Hwqueue(), *found.peers)}
+    able = [one for one in found.peers if batch <= one.best_batch]
+    return {one.name: one for one in (Hwqueue(), SettlingHwqueue(), *able)}
 
 
 def _figures(cell: str, loads: dict[str, list[Load]], aim: Aim) -> list[Figure]:
-    own = loads[Hwqueue.name]
-    others = {name: each for name, each in loads.items() if name != Hwqueue.name}
-    best = max(others, key=lambda name: median(load.per_second for load in others[name]))
+    """Each way of hwqueue against each peer; the aim is for the faster way."""
+    ways = {name: each for name, each in loads.items() if name in OWN}
+    others = {name: each for name, each in loads.items() if name not in OWN}
+    fastest, best = (max(some, key=partial(_rate, loads)) for some in (ways, others))
     return [
-        rate_against(f"{cell}: {name}", own, each, aim if name == best else None, timed=False)
+        rate_against(
+            f"{cell}: {way} / {name}",
+            own,
+            each,
+            aim if (way, name) == (fastest, best) else None,
+            timed=False,
+        )
+        for way, own in ways.items()
         for name, each in others.items()
     ]
+
+
+def _rate(loads: dict[str, list[Load]], name: str) -> float:
+    return median(load.per_second for load in loads[name])
