@@ -1,0 +1,1 @@
+-- For operators. The functions and views come from sql/.
