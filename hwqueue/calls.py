@@ -12,7 +12,13 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["CALLS", "Call", "statement"]
+__all__ = ["ACT_AS", "CALLS", "Call", "statement"]
+
+ACT_AS = (
+    "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true),"
+    " pg_catalog.set_config('statement_timeout', %(timeout)s, true)"
+)
+"""Says who acts and how many milliseconds a statement may take, until the transaction ends."""
 
 _NONE: Mapping[str, str] = {}
 _SHARD = {"p_shard": "integer"}
@@ -92,7 +98,16 @@ SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
 LIST_LEASES = _call(
     "list_leases",
-    optional={**_QUEUE, "p_state": "text", "p_task": "text", **_LIMIT, "p_before": "uuid"},
+    optional={
+        **_QUEUE,
+        "p_state": "text",
+        "p_task": "text",
+        **_LIMIT,
+        "p_before": "uuid",
+        "p_tenant": "text",
+        **_SERVICE,
+        **_NODE,
+    },
     row=types.LeaseSummary,
 )
 UPDATE_LEASE = _call("update_lease", {**_LEASE, "p_changes": "jsonb"})
@@ -133,7 +148,9 @@ ADOPT_LEASE = _call(
 
 # nodes
 REGISTER_NODE = _call("register_node", {**_NODE, "p_spec": "jsonb"})
-LIST_NODES = _call("list_nodes", optional={"p_name": "text"}, row=types.Node)
+LIST_NODES = _call(
+    "list_nodes", optional={"p_name": "text", **_NODE, "p_after": "text", **_LIMIT}, row=types.Node
+)
 MATCH_NODES = _call(
     "match_nodes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeMatch
 )
@@ -149,6 +166,16 @@ REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
 # services
 SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
 SERVICE_POLICY = _call("service_policy", _SERVICE)
+
+# tokens of the HTTP API
+CREATE_TOKEN = _call(
+    "create_token",
+    {"p_name": "text", "p_secret_sha256": "bytea", "p_role": "text"},
+    {"p_tenant": "text", "p_expires_at": "timestamp with time zone"},
+)
+CHECK_TOKEN = _call("check_token", {"p_secret_sha256": "bytea"}, row=types.TokenGrant)
+LIST_TOKENS = _call("list_tokens", row=types.ApiToken)
+REVOKE_TOKEN = _call("revoke_token", {"p_name": "text"})
 
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)

@@ -51,8 +51,8 @@ grant execute on function
 
 -- Operators: everything that people on call need; no claims of their own.
 grant execute on function
-  hwqueue.list_leases(text, text, text, int, uuid, int),
-  hwqueue.list_nodes(text, int),
+  hwqueue.list_leases(text, text, text, int, uuid, text, uuid, uuid, int),
+  hwqueue.list_nodes(text, uuid, text, int, int),
   hwqueue.list_queues(int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.requeue_lease(uuid, int),
@@ -72,12 +72,16 @@ grant execute on function
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, int),
-  hwqueue.verify_invariants(int)
+  hwqueue.verify_invariants(int),
+  hwqueue.check_token(bytea, int)
   to hwqueue_operator, hwqueue_admin;
 
--- Admins: queues and their policies besides.
+-- Admins: queues and their policies, and tokens of the HTTP API besides.
 grant execute on function
   hwqueue.create_queue(text, jsonb, int),
   hwqueue.set_queue_policy(text, jsonb, int),
-  hwqueue.drop_queue(text, boolean, int)
+  hwqueue.drop_queue(text, boolean, int),
+  hwqueue.create_token(text, bytea, text, text, timestamptz, int),
+  hwqueue.list_tokens(int),
+  hwqueue.revoke_token(text, int)
   to hwqueue_admin;

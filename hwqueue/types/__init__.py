@@ -39,9 +39,11 @@ from hwqueue.types.nodes import (
 )
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy
 from hwqueue.types.services import ServicePolicy
+from hwqueue.types.tokens import ApiToken, TokenGrant
 
 __all__ = [
     "Adopted",
+    "ApiToken",
     "AsJson",
     "AssignedGpu",
     "Assignment",
@@ -77,5 +79,6 @@ __all__ = [
     "SpawnOptions",
     "SpawnResult",
     "Taint",
+    "TokenGrant",
     "Verdict",
 ]

@@ -88,6 +88,9 @@ class AsyncLeases(AsyncCaller):
         task: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        node_id: UUID | str | None = None,
         shard: int = 0,
     ) -> list[LeaseSummary]:
         """Leases, newest first.
@@ -96,8 +99,10 @@ class AsyncLeases(AsyncCaller):
             queue, state, task: None: any.
             limit: Most to return.
             before: Only leases older than this one: the last of the previous page.
+            tenant, service_id: None: any.
+            node_id: Only those that run on this node now.
 
-        Raises: QueueUnknown, BadArgument, LeaseNotFound (`before`).
+        Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
         return await self._rows(
@@ -108,6 +113,9 @@ class AsyncLeases(AsyncCaller):
             p_task=task,
             p_limit=limit,
             p_before=before,
+            p_tenant=tenant,
+            p_service=service_id,
+            p_node=node_id,
             p_shard=shard,
         )
 

@@ -40,12 +40,33 @@ class AsyncNodes(AsyncCaller):
         )
         return epoch
 
-    async def list_nodes(self, *, name: str | None = None, shard: int = 0) -> list[Node]:
+    async def list_nodes(
+        self,
+        *,
+        name: str | None = None,
+        node_id: UUID | str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        shard: int = 0,
+    ) -> list[Node]:
         """Registered nodes with what they have and what is in use, by name.
+
+        Args:
+            name, node_id: Only this one.
+            after: Only names after this one: the last of the previous page.
+            limit: Most to return; None: all.
 
         SQL: list_nodes. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_NODES, Node, p_name=name, p_shard=shard)
+        return await self._rows(
+            calls.LIST_NODES,
+            Node,
+            p_name=name,
+            p_node=node_id,
+            p_after=after,
+            p_limit=limit,
+            p_shard=shard,
+        )
 
     async def match_nodes(
         self,

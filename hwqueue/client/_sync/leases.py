@@ -89,6 +89,9 @@ class Leases(Caller):
         task: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        node_id: UUID | str | None = None,
         shard: int = 0,
     ) -> list[LeaseSummary]:
         """Leases, newest first.
@@ -97,8 +100,10 @@ class Leases(Caller):
             queue, state, task: None: any.
             limit: Most to return.
             before: Only leases older than this one: the last of the previous page.
+            tenant, service_id: None: any.
+            node_id: Only those that run on this node now.
 
-        Raises: QueueUnknown, BadArgument, LeaseNotFound (`before`).
+        Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
         return self._rows(
@@ -109,6 +114,9 @@ class Leases(Caller):
             p_task=task,
             p_limit=limit,
             p_before=before,
+            p_tenant=tenant,
+            p_service=service_id,
+            p_node=node_id,
             p_shard=shard,
         )
 

@@ -41,12 +41,33 @@ class Nodes(Caller):
         )
         return epoch
 
-    def list_nodes(self, *, name: str | None = None, shard: int = 0) -> list[Node]:
+    def list_nodes(
+        self,
+        *,
+        name: str | None = None,
+        node_id: UUID | str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        shard: int = 0,
+    ) -> list[Node]:
         """Registered nodes with what they have and what is in use, by name.
+
+        Args:
+            name, node_id: Only this one.
+            after: Only names after this one: the last of the previous page.
+            limit: Most to return; None: all.
 
         SQL: list_nodes. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_NODES, Node, p_name=name, p_shard=shard)
+        return self._rows(
+            calls.LIST_NODES,
+            Node,
+            p_name=name,
+            p_node=node_id,
+            p_after=after,
+            p_limit=limit,
+            p_shard=shard,
+        )
 
     def match_nodes(
         self,
