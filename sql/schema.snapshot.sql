@@ -1181,6 +1181,28 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  update hwqueue.api_token u
+  set used_at = v_now
+  from (select t.shard_id, t.name from hwqueue.api_token t
+        where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
+          and coalesce(t.used_at, '-infinity') < v_now - interval '1 hour' and coalesce(t.expires_at, 'infinity') > v_now
+        for no key update skip locked) d
+  where u.shard_id = d.shard_id and u.name = d.name;
+  return query
+    select t.name, t.role, t.tenant, t.expires_at, t.shard_id
+    from hwqueue.api_token t
+    where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
+      and coalesce(t.expires_at, 'infinity') > v_now;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -1884,6 +1906,36 @@ begin
       jsonb_build_object('queue', p_queue, 'policy', hwqueue.queue_policy(v_existing)),
       'change it with set_queue_policy, or create it with the policy it has');
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_name, 'p_name');
+  if octet_length(p_secret_sha256) is distinct from 32 then
+    perform hwqueue.refuse('QHA01', 'p_secret_sha256 must be the 32 bytes of a sha256', jsonb_build_object('field', 'p_secret_sha256'),
+      'make a secret of at least 32 random bytes and give its hash');
+  end if;
+  perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
+  perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
+  if p_expires_at <= v_now then
+    perform hwqueue.refuse('QHA01', format('p_expires_at has passed: %s', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+      'give a time to come, or null for a token that does not expire');
+  end if;
+  begin
+    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user),
+            p_expires_at);
+  exception when unique_violation then
+    perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
+      jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
+  end;
 end
 $$;
 
@@ -3775,9 +3827,10 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_service uuid DEFAULT NULL::uuid, p_node uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
@@ -3799,6 +3852,12 @@ begin
         and (v_queue_id is null or l.queue_id = v_queue_id) and (p_task is null or l.task_name = p_task)
         and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
                                 and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+        and (p_tenant is null and p_service is null
+             or exists (select 1 from hwqueue.placement_class c
+                        where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                          and (p_service is null or c.service_id = p_service)))
+        and (p_node is null
+             or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
       order by l.lease_id desc limit p_limit
     ) i
     cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
@@ -3806,7 +3865,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3826,11 +3885,16 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
                                                        'attested_by', a.attested_by) order by a.domain)
                    from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
-  from hwqueue.node n
+  from (
+    select o.* from hwqueue.node o
+    where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
+      and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
+    order by o.name limit p_limit
+  ) o
+  join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u
   cross join (select hwqueue.clock() as now) t
-  where n.shard_id = p_shard and n.deregistered_at is null and (p_name is null or n.name = p_name)
   order by n.name
 $$;
 
@@ -3846,6 +3910,16 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   from hwqueue.queue q
   where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
+$$;
+
+CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id
+  from hwqueue.api_token t
+  where t.shard_id = p_shard
+  order by t.created_at desc, t.name
 $$;
 
 CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -7467,6 +7541,26 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  update hwqueue.api_token t
+  set revoked_at = hwqueue.clock(), revoked_by = coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user)
+  where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
+  if found then
+    return true;
+  end if;
+  perform 1 from hwqueue.api_token t where t.shard_id = p_shard and t.name = p_name;
+  if not found then
+    perform hwqueue.refuse('QHK01', format('no token is named %s', coalesce(to_json(left(p_name, 100))::text, 'null')),
+      jsonb_build_object('field', 'p_name'), 'list them: hwqueue token list');
+  end if;
+  return false;
+end
+$$;
+
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
@@ -9163,6 +9257,24 @@ CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
 );
 
+CREATE TABLE hwqueue.api_token (
+    shard_id integer NOT NULL,
+    name text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    role text NOT NULL,
+    tenant text,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone,
+    used_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text]))),
+    CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+);
+
+COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
+
 CREATE TABLE hwqueue.attempt (
     shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
@@ -9396,6 +9508,9 @@ ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
 ALTER TABLE ONLY hwqueue.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
 
+ALTER TABLE ONLY hwqueue.api_token
+    ADD CONSTRAINT api_token_pkey PRIMARY KEY (shard_id, name);
+
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
 
@@ -9485,6 +9600,8 @@ ALTER TABLE ONLY hwqueue.shard
 
 ALTER TABLE ONLY hwqueue.term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
+
+CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
@@ -9650,6 +9767,10 @@ REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
@@ -9713,6 +9834,9 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) 
 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
@@ -9924,18 +10048,21 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_queues(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10246,6 +10373,9 @@ REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FRO
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 

@@ -15,6 +15,7 @@ SUBJECTS = {
     "queues": "Queues",
     "leases": "Leases: spawn, look at, change",
     "nodes": "Nodes",
+    "tokens": "Tokens of the HTTP API",
     "claims": "Claims: take, keep, settle",
     "maintenance": "Maintenance",
 }

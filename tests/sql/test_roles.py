@@ -56,10 +56,14 @@ MAY_CALL: dict[str, set[str]] = {
     "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},
     "prune": {OPERATOR, ADMIN},
+    "check_token": {OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},
     "create_queue": {ADMIN},
     "set_queue_policy": {ADMIN},
     "drop_queue": {ADMIN},
+    "create_token": {ADMIN},
+    "list_tokens": {ADMIN},
+    "revoke_token": {ADMIN},
 }
 
 

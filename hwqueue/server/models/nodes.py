@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -134,12 +134,12 @@ class MatchRequest(Request):
 
 
 class Reason(Answer):
-    """Why a node may not run something. predicate: the path of what failed."""
+    """Why a node may not run something. predicate: the expression that failed."""
 
     code: str = Field(examples=["label_mismatch"])
     permanent: bool
     message: str
-    predicate: str | None
+    predicate: Any
 
 
 class NodeMatch(Answer):
