@@ -29,6 +29,7 @@ from hwqueue.errors import (
     NodeUnknown,
     QueueUnknown,
     SchemaError,
+    TokenUnknown,
 )
 
 
@@ -47,6 +48,7 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (LeaseNotFound, ExitCode.NOT_FOUND),
     (NodeUnknown, ExitCode.NOT_FOUND),
     (QueueUnknown, ExitCode.NOT_FOUND),
+    (TokenUnknown, ExitCode.NOT_FOUND),
     (BadArgument, ExitCode.USAGE),
     (ConstraintError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),

@@ -35,6 +35,7 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="Ends after this span, such as 90d; never if left out.")
     ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Print the token and nothing else.")] = False,
 ) -> None:
     """Make a token and print it, this once: the database keeps only its hash."""
     lasts = span(expires, "--expires")
@@ -43,6 +44,9 @@ def create(
     digest = hashlib.sha256(secret.encode()).digest()
     with Client(connection_string(ctx), pool_size=1) as client:
         client.create_token(name, digest, role, tenant=tenant, expires_at=expires_at)
+    if bare:
+        typer.echo(secret)
+        return
     show_one(
         ctx,
         {

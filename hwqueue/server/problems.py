@@ -240,8 +240,7 @@ def _path(location: Sequence[str | int]) -> str:
     path = ""
     for part in location[1:] or location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    # a key may hold half a surrogate pair, which no answer can
-    return path.encode(errors="backslashreplace").decode()
+    return path
 
 
 def _exact(value: Any) -> Any:

@@ -114,6 +114,11 @@ Placement = Annotated[
 """As it is: the one reader of the grammar is in the database."""
 
 
+def example(**content: Any) -> ConfigDict:
+    """The settings of a model that has this example."""
+    return ConfigDict(json_schema_extra={"examples": [content]})
+
+
 class Request(BaseModel):
     """Base of what callers send: nothing unknown, nothing converted."""
 

@@ -23,6 +23,7 @@ from hwqueue.server.models.base import (
     Task,
     Tenant,
     Whole,
+    example,
 )
 from hwqueue.types import LeaseState
 
@@ -104,11 +105,33 @@ class LeaseSpec(Request):
 class SpawnRequest(LeaseSpec):
     """A lease to spawn."""
 
+    model_config = example(
+        queue="renders",
+        task="draw",
+        params={"frame": 7},
+        options={
+            "placement": {
+                "require": [{"label": "gpu_model", "op": "in", "values": ["A100", "H100"]}],
+                "resources": {"gpu": 1},
+            },
+            "priority": 5,
+            "labels": {"app": "render"},
+        },
+    )
+
     queue: Name = Field(examples=["renders"])
 
 
 class SpawnBatch(Request):
     """Leases to spawn in one statement, all or nothing."""
+
+    model_config = example(
+        queue="renders",
+        leases=[
+            {"task": "draw", "params": {"frame": 7}},
+            {"task": "draw", "params": {"frame": 8}, "options": {"delay": 60}},
+        ],
+    )
 
     queue: Name = Field(examples=["renders"])
     leases: Annotated[list[LeaseSpec], Field(min_length=1, max_length=MAX_BATCH)]
@@ -121,6 +144,8 @@ class LeaseChanges(Request):
     them is given.
     """
 
+    model_config = example(priority=9, deadline=None)
+
     placement: Placement | None = None
     wire: Wire | None = None
     labels: Labels | None = None
@@ -131,6 +156,8 @@ class LeaseChanges(Request):
 
 class CancelRequest(Request):
     """Why a lease is cancelled."""
+
+    model_config = example(reason="wrong frame")
 
     reason: Annotated[str, Field(max_length=1000)] | None = Field(
         default=None, description="Kept with the lease.", examples=["wrong frame"]

@@ -21,6 +21,7 @@ from hwqueue.server.models.base import (
     Task,
     Tenant,
     Whole,
+    example,
 )
 
 Effect = Literal["no_schedule", "prefer_no_schedule", "no_execute"]
@@ -88,6 +89,8 @@ class NodePage(Answer):
 class DrainRequest(Request):
     """How long what runs on the node may go on."""
 
+    model_config = example(deadline=600)
+
     deadline: Seconds | None = Field(
         default=None, description="From now; null: it may end in its own time.", examples=[600]
     )
@@ -101,6 +104,8 @@ class DrainRequest(Request):
 class TaintRequest(Request):
     """A taint; another value of the same key and effect replaces it."""
 
+    model_config = example(key="maintenance", value="fan", effect="no_schedule")
+
     key: Key
     value: Annotated[str, Field(max_length=253)] | None = None
     effect: Effect
@@ -108,6 +113,8 @@ class TaintRequest(Request):
 
 class UntaintRequest(Request):
     """Which taints of operators go."""
+
+    model_config = example(key="maintenance", effect=None)
 
     key: Key
     effect: Effect | None = Field(default=None, description="null: of every effect.")
@@ -121,6 +128,12 @@ class Untainted(Answer):
 
 class MatchRequest(Request):
     """What is asked of nodes, and as which lease."""
+
+    model_config = example(
+        placement={"require": [{"tags": {"gpu": True}}], "resources": {"gpu": 2}},
+        queue="renders",
+        limit=20,
+    )
 
     placement: Placement
     queue: Name | None = Field(default=None, description="Judge and score as its policy says.")

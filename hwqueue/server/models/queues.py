@@ -17,6 +17,7 @@ from hwqueue.server.models.base import (
     Seconds,
     Task,
     Whole,
+    example,
 )
 from hwqueue.server.models.leases import Retry
 
@@ -34,6 +35,8 @@ class Weights(Request):
 
 class QueuePolicy(Request):
     """How a queue treats its leases; what is left out or null stays, or is at its default."""
+
+    model_config = example(claim_timeout=300, retry={"kind": "fixed", "base": 30})
 
     claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
         default=None, description="A claim ends so long after its last heartbeat."
@@ -71,6 +74,8 @@ class QueuePolicy(Request):
 class CreateQueue(Request):
     """A queue to make."""
 
+    model_config = example(queue="renders", policy={"claim_timeout": 300, "max_attempts": 3})
+
     queue: Name = Field(examples=["renders"])
     policy: QueuePolicy = QueuePolicy()
 
@@ -102,6 +107,8 @@ class Queues(Answer):
 
 class RequeueFailed(Request):
     """Which failed leases of a queue run again, oldest first."""
+
+    model_config = example(task="draw", since="2030-01-31T12:00:00Z", limit=100)
 
     task: Task | None = None
     since: Moment | None = Field(default=None, description="Failed then or later.")
