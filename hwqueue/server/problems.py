@@ -14,6 +14,7 @@ from fastapi.responses import Response
 from psycopg_pool import PoolClosed, PoolTimeout
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from hwqueue.errors import HwqueueError
 
@@ -187,7 +188,23 @@ def _of_the_request(request: Request, error: RequestValidationError) -> Response
 
 
 def _of_http(request: Request, error: HTTPException) -> Response:
-    return answer(request, error.status_code, str(error.detail), headers=error.headers or {})
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods_of(request))
+    return answer(request, error.status_code, str(error.detail), headers=headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods that the path takes: each of them may be a route of its own."""
+    scope = dict(request.scope)
+    return [
+        method
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+        if any(
+            route.matches(scope | {"method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
 
 
 def _of_the_database(request: Request, error: psycopg.Error) -> Response:

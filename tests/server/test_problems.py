@@ -115,6 +115,18 @@ async def test_no_such_route(http: Http, method: str, path: str, status: int) ->
     problem(await http.request(method, path), status)
 
 
+async def test_what_a_path_takes_is_told(http: Http) -> None:
+    ways = (
+        (LEASES, "GET, POST"),
+        (f"{LEASES}/batch", "POST"),
+        (f"{V1}/queues/a/b", "GET"),
+        (f"{V1}/queues/a/b/pause", "POST"),
+        ("/healthz", "GET"),
+    )
+    for path, methods in ways:
+        assert (await http.delete(path)).headers["allow"] == methods
+
+
 @pytest.mark.parametrize(
     ("params", "field"),
     [

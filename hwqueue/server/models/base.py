@@ -94,12 +94,15 @@ Placement = Annotated[
             "description": "What a lease asks of a node, in the grammar of placements; the "
             "database checks it, and names the path of what it refuses.",
             "properties": {
-                "require": {"type": "array", "description": "All must hold."},
-                "prefer": {"type": "array", "description": "The better the more hold."},
-                "tolerate": {"type": "array", "description": "Taints that do not matter."},
-                "spread": {"type": "array", "description": "How many in one domain."},
-                "resources": {"type": "object", "description": "What is set aside."},
-                "isolation": {"type": "object", "description": "Whom it shares with."},
+                "require": {"type": ["array", "null"], "description": "All must hold."},
+                "prefer": {"type": ["array", "null"], "description": "The better the more hold."},
+                "tolerate": {
+                    "type": ["array", "null"],
+                    "description": "Taints that do not matter.",
+                },
+                "spread": {"type": ["array", "null"], "description": "How many in one domain."},
+                "resources": {"type": ["object", "null"], "description": "What is set aside."},
+                "isolation": {"type": ["object", "null"], "description": "Whom it shares with."},
             },
             "additionalProperties": False,
             "examples": [

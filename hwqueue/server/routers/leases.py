@@ -133,14 +133,14 @@ async def list_leases(
     return LeasePage(items=[LeaseSummary.model_validate(lease) for lease in page], next=cursor)
 
 
-@router.get("/{lease_id}", responses=NOT_FOUND)
+@router.get("/{lease_id:uuid}", responses=NOT_FOUND)
 async def get_lease(lease_id: Id, caller: Reader) -> Lease:
     """All that is known about a lease, every attempt's error included."""
     async with caller.call() as client:
         return Lease.model_validate(await caller.own_lease(client, lease_id))
 
 
-@router.patch("/{lease_id}", responses=NOT_FOUND | WRONG_STATE)
+@router.patch("/{lease_id:uuid}", responses=NOT_FOUND | WRONG_STATE)
 async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> LeaseNow:
     """Change a lease that is not claimed."""
     changes = body.model_dump(exclude_unset=True)
@@ -150,7 +150,7 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> Leas
     return LeaseNow(lease_id=lease_id, state=state)
 
 
-@router.post("/{lease_id}/cancel", responses=NOT_FOUND | WRONG_STATE)
+@router.post("/{lease_id:uuid}/cancel", responses=NOT_FOUND | WRONG_STATE)
 async def cancel_lease(lease_id: Id, caller: Writer, body: CancelRequest | None = None) -> LeaseNow:
     """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
     reason = body.reason if body else None
@@ -160,7 +160,7 @@ async def cancel_lease(lease_id: Id, caller: Writer, body: CancelRequest | None 
     return LeaseNow(lease_id=lease_id, state=state)
 
 
-@router.post("/{lease_id}/requeue", responses=NOT_FOUND | WRONG_STATE)
+@router.post("/{lease_id:uuid}/requeue", responses=NOT_FOUND | WRONG_STATE)
 async def requeue_lease(lease_id: Id, caller: Operator) -> LeaseNow:
     """Make a failed or cancelled lease claimable again, with all its attempts to come."""
     async with caller.call() as client:

@@ -51,14 +51,14 @@ async def list_nodes(
     )
 
 
-@router.get("/{node_id}", responses=NOT_FOUND)
+@router.get("/{node_id:uuid}", responses=NOT_FOUND)
 async def get_node(node_id: Id, caller: Reader) -> Node:
     """A node with what it has and what is in use."""
     async with caller.call() as client:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id}/cordon", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/cordon", responses=NOT_FOUND)
 async def cordon_node(node_id: Id, caller: Operator) -> Node:
     """Grant it no more claims; running ones go on."""
     async with caller.call() as client:
@@ -66,7 +66,7 @@ async def cordon_node(node_id: Id, caller: Operator) -> Node:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id}/uncordon", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/uncordon", responses=NOT_FOUND)
 async def uncordon_node(node_id: Id, caller: Operator) -> Node:
     """Undo cordon and drain."""
     async with caller.call() as client:
@@ -74,7 +74,7 @@ async def uncordon_node(node_id: Id, caller: Operator) -> Node:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id}/drain", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/drain", responses=NOT_FOUND)
 async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Node:
     """Cordon it and, with a deadline, ask what runs there to stop by then."""
     async with caller.call() as client:
@@ -82,7 +82,7 @@ async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = 
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id}/taint", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/taint", responses=NOT_FOUND)
 async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Node:
     """Keep leases off it that do not tolerate the taint."""
     async with caller.call() as client:
@@ -91,7 +91,7 @@ async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Node:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id}/untaint", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/untaint", responses=NOT_FOUND)
 async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> Untainted:
     """Take taints of operators off it; those that it registered with stay."""
     async with caller.call() as client:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from hwqueue.errors import QueueUnknown
 from hwqueue.server.callers import Caller, Needs
@@ -18,6 +19,14 @@ from hwqueue.server.models.queues import (
 )
 from hwqueue.server.roles import Scope
 
+
+class _QueueName(PathConvertor):
+    """The rest of a path but for a verb at its end: names of queues may have slashes."""
+
+    regex = r"(?:(?!/(?:policy|pause|resume|requeue-failed)$).)+"
+
+
+register_url_convertor("queue", _QueueName())
 router = APIRouter(prefix="/queues", tags=["queues"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
@@ -47,7 +56,7 @@ async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
     return QueueNow(queue=body.queue)
 
 
-@router.get("/{queue:path}", responses=NOT_FOUND)
+@router.get("/{queue:queue}", responses=NOT_FOUND)
 async def get_queue(queue: QueueName, caller: Reader) -> Queue:
     """A queue, the number of its open leases, and its policy."""
     async with caller.read() as client:
@@ -61,7 +70,7 @@ async def get_queue(queue: QueueName, caller: Reader) -> Queue:
     )
 
 
-@router.patch("/{queue:path}/policy", responses=NOT_FOUND)
+@router.patch("/{queue:queue}/policy", responses=NOT_FOUND)
 async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -> QueueNow:
     """Change the keys of its policy that are given; leases already there keep theirs."""
     policy = body.model_dump(exclude_none=True)
@@ -70,7 +79,7 @@ async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -
     return QueueNow(queue=queue)
 
 
-@router.post("/{queue:path}/pause", responses=NOT_FOUND)
+@router.post("/{queue:queue}/pause", responses=NOT_FOUND)
 async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
     """Grant no more claims from it; spawns and running claims go on."""
     async with caller.call() as client:
@@ -78,7 +87,7 @@ async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
     return QueueNow(queue=queue, paused=True)
 
 
-@router.post("/{queue:path}/resume", responses=NOT_FOUND)
+@router.post("/{queue:queue}/resume", responses=NOT_FOUND)
 async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
     """Grant claims from it again."""
     async with caller.call() as client:
@@ -86,7 +95,7 @@ async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
     return QueueNow(queue=queue, paused=False)
 
 
-@router.post("/{queue:path}/requeue-failed", responses=NOT_FOUND)
+@router.post("/{queue:queue}/requeue-failed", responses=NOT_FOUND)
 async def requeue_failed(
     queue: QueueName, caller: Operator, body: RequeueFailed | None = None
 ) -> Requeued:
