@@ -27,6 +27,12 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Everybody who gets here is an admin.")
     ] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where nobody is asked: a name that callers may know the server by; repeatable."
+        ),
+    ] = None,
     proxy_network: Annotated[
         list[str] | None,
         typer.Option(help="With --auth proxy: whose headers are believed; repeatable."),
@@ -82,6 +88,7 @@ def serve(
         "host": host,
         "port": port,
         "auth": "none" if no_auth else auth,
+        "allowed_hosts": tuple(allowed_host or ()),
         "proxy_networks": tuple(proxy_network or ()),
         "proxy_user_header": proxy_user_header,
         "proxy_role_header": proxy_role_header,

@@ -166,12 +166,13 @@ class Proxy:
 class Open:
     """Everybody is an admin. Not for pages of other sites that a browser here shows.
 
-    On a loopback address without being told so: only for who asked for this very machine, which
-    keeps out names that others' servers make point here, and proxies.
+    Where names are allowed, only for who asked for one of them: a page's own name can be made to
+    point here. Where nobody said that it be so, not through a proxy either.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._loopback_only = settings.auth is None
+        self._implied = settings.auth is None
+        self._hosts = settings.allowed_hosts or (_LOOPBACK_NAMES if self._implied else ())
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The same principal for everybody."""
@@ -180,19 +181,18 @@ class Open:
             headers.get("origin"), headers.get("host")
         ):
             raise Refusal(403, "pages of other sites may not call this server")
-        if self._loopback_only:
-            if "forwarded" in headers or "x-forwarded-for" in headers:
-                raise Refusal(
-                    403,
-                    "this server lets in everybody on its machine, and is behind a proxy",
-                    hint="start it with --auth tokens, --auth proxy or --no-auth",
-                )
-            if _host_name(headers.get("host", "")) not in _LOOPBACK_NAMES:
-                raise Refusal(
-                    403,
-                    "this server lets in everybody on its machine, and goes by another name there",
-                    hint="ask for localhost, or start it with --auth tokens or --no-auth",
-                )
+        if self._implied and ("forwarded" in headers or "x-forwarded-for" in headers):
+            raise Refusal(
+                403,
+                "this server lets in everybody on its machine, and is behind a proxy",
+                hint="start it with --auth tokens, --auth proxy or --no-auth",
+            )
+        if self._hosts and _host_name(headers.get("host", "")) not in self._hosts:
+            raise Refusal(
+                403,
+                "this server lets in everybody, and goes by another name",
+                hint=f"ask for {self._hosts[0]}, or start it with --auth tokens",
+            )
         return Principal(actor="anonymous", role=Role.ADMIN)
 
     @staticmethod

@@ -69,7 +69,7 @@ def _to_json(settings: ServerSettings) -> str:
 
 
 def _from_json(text: str) -> ServerSettings:
-    values = {
+    values: dict[str, Any] = {
         name: timedelta(**value)
         if isinstance(value, dict)
         else tuple(value)

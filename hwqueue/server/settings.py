@@ -28,6 +28,8 @@ class ServerSettings:
         auth: "tokens": only bearers of API tokens. "proxy": them, and whom a reverse proxy names in
             headers. "none": everybody is an admin. None: "none" on a loopback address, else
             "tokens".
+        allowed_hosts: With "none", the names that callers may know the server by, without port;
+            empty: any, but on a loopback address without `auth` only those of this machine.
         proxy_networks: With "proxy", the networks whose headers are believed, such as
             "10.0.0.0/8".
         proxy_user_header, proxy_role_header, proxy_tenant_header: What the proxy sets; it must
@@ -57,6 +59,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     auth: Auth | None = None
+    allowed_hosts: tuple[str, ...] = ()
     proxy_networks: tuple[str, ...] = ()
     proxy_user_header: str = "X-Forwarded-User"
     proxy_role_header: str = "X-Forwarded-Role"

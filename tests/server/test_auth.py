@@ -66,8 +66,7 @@ def api_routes() -> list[APIRoute]:
 
 
 def named(route: APIRoute) -> str:
-    [method] = route.methods
-    return f"{method} {route.path}"
+    return f"{' '.join(route.methods or ())} {route.path}"
 
 
 async def ask(http: Http, route: str, **options: Any) -> Any:
@@ -250,6 +249,11 @@ class TestOpen:
     async def test_when_told_so_also_elsewhere(self, serving: Serving) -> None:
         async with serving(auth="none", host="0.0.0.0") as http:
             ok(await http.get(f"{V1}/me", headers={"Host": "queue.example"}))
+
+    async def test_by_names_that_are_allowed(self, serving: Serving) -> None:
+        async with serving(auth="none", allowed_hosts=("queue.example",)) as http:
+            ok(await http.get(f"{V1}/me", headers={"Host": "queue.example:8080"}))
+            problem(await http.get(f"{V1}/me", headers={"Host": "localhost"}), 403)
 
     async def test_not_elsewhere_unless_told_so(self, serving: Serving) -> None:
         async with serving(host="0.0.0.0") as http:

@@ -203,6 +203,6 @@ async def test_ones_own_id(http: Http, queue: str) -> None:
     [("GET", ""), ("PATCH", ""), ("POST", "/cancel"), ("POST", "/requeue")],
 )
 async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -> None:
-    body = {} if method == "PATCH" else None
+    body: dict[str, Any] | None = {} if method == "PATCH" else None
     response = await http.request(method, f"{V1}/leases/{NOBODY}{path}", json=body)
     assert NOBODY in problem(response, 404, "QHL04")["detail"]

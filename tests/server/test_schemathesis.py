@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -64,7 +65,7 @@ def _served(database: str) -> Iterator[str]:
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
-def test_the_server_keeps_its_word(case: schemathesis.Case, address: str) -> None:
+def test_the_server_keeps_its_word(case: schemathesis.Case[Any], address: str) -> None:
     case.call_and_validate(
         base_url=address,
         headers={"Authorization": f"Bearer {SECRET}"},
