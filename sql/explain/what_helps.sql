@@ -1,3 +1,26 @@
+-- What would help.
+
+-- The action and its words for what alone keeps nodes out.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) returns jsonb
+language sql stable
+as $$
+  select jsonb_build_object('action', a.action, 'words', case a.action
+    when 'revive' then format('%s but are silent: start the worker of %s', m.nodes, a.samples)
+    when 'uncordon' then format('%s but are cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
+    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
+    when 'attest' then format('%s but are not %s: hwqueue node attest', m.nodes, a.words)
+    when 'resize' then format('%s but are smaller than %s: ask for less', m.nodes, a.words)
+    when 'isolate' then format('%s but do not offer %s: let them, or ask for less', m.nodes, a.words)
+    else format('%s but for %s: relax it', m.nodes, a.words) end)
+  from (
+    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
+             when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
+           hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
+           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
+  ) a, (select case p_sole ->> 'nodes' when '1' then '1 node would match' else (p_sole ->> 'nodes') || ' nodes would match' end as nodes) m
+$$;
+
 -- What would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most useful first; nodes: how many it opens, leases: how
 -- many of the class wait (counted to 10,001). action: resume, register, revive, uncordon, tolerate, attest, resize, isolate, relax, add_node, wait; with
 -- "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
@@ -37,25 +60,4 @@ as $$
       ) h
       limit 5) t
   ) h
-$$;
-
--- The action and its words for what alone keeps nodes out.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) returns jsonb
-language sql stable
-as $$
-  select jsonb_build_object('action', a.action, 'words', case a.action
-    when 'revive' then format('%s but are silent: start the worker of %s', m.nodes, a.samples)
-    when 'uncordon' then format('%s but are cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
-    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
-    when 'attest' then format('%s but are not %s: hwqueue node attest', m.nodes, a.words)
-    when 'resize' then format('%s but are smaller than %s: ask for less', m.nodes, a.words)
-    when 'isolate' then format('%s but do not offer %s: let them, or ask for less', m.nodes, a.words)
-    else format('%s but for %s: relax it', m.nodes, a.words) end)
-  from (
-    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
-             when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
-           hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
-           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
-  ) a, (select case p_sole ->> 'nodes' when '1' then '1 node would match' else (p_sole ->> 'nodes') || ' nodes would match' end as nodes) m
 $$;
