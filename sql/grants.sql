@@ -53,6 +53,9 @@ grant execute on function
 grant execute on function
   hwqueue.list_leases(text, text, text, int, uuid, text, uuid, uuid, int),
   hwqueue.list_nodes(text, uuid, text, int, int),
+  hwqueue.explain_lease(uuid, int),
+  hwqueue.explain_class(bigint, int),
+  hwqueue.what_if(jsonb, int),
   hwqueue.list_queues(int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.requeue_lease(uuid, int),

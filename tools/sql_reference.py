@@ -17,6 +17,7 @@ SUBJECTS = {
     "nodes": "Nodes",
     "tokens": "Tokens of the HTTP API",
     "claims": "Claims: take, keep, settle",
+    "explain": "Explanations",
     "maintenance": "Maintenance",
 }
 INTRODUCTION = """# SQL functions
