@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["CALLS", "Call", "statement"]
+__all__ = ["CALLS", "LIMIT_TIME", "Call", "statement"]
 
 _NONE: Mapping[str, str] = {}
 _SHARD = {"p_shard": "integer"}
@@ -154,10 +154,18 @@ SERVICE_POLICY = _call("service_policy", _SERVICE)
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
 PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
+
+# statistics
+METRICS = _call("metrics", row=types.Sample)
+THROUGHPUT = _call("throughput", optional={**_QUEUE, "p_minutes": "integer"}, row=types.Minute)
+
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(
     "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
 )
+
+LIMIT_TIME = "select set_config('statement_timeout', %(milliseconds)s, true)"
+"""Ends every later statement of the transaction that takes longer."""
 
 CALLS: tuple[Call, ...] = tuple(row for row in globals().values() if isinstance(row, Call))
 """All of the above."""

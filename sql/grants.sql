@@ -72,7 +72,8 @@ grant execute on function
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, int),
-  hwqueue.verify_invariants(int)
+  hwqueue.verify_invariants(int),
+  hwqueue.throughput(text, int, int)
   to hwqueue_operator, hwqueue_admin;
 
 -- Admins: queues and their policies besides.

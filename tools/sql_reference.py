@@ -17,6 +17,7 @@ SUBJECTS = {
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",
     "maintenance": "Maintenance",
+    "stats": "Figures: for monitoring and charts",
 }
 INTRODUCTION = """# SQL functions
 

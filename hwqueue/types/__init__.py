@@ -39,6 +39,7 @@ from hwqueue.types.nodes import (
 )
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy
 from hwqueue.types.services import ServicePolicy
+from hwqueue.types.statistics import Minute, Sample
 
 __all__ = [
     "Adopted",
@@ -58,6 +59,7 @@ __all__ = [
     "LeaseSpec",
     "LeaseState",
     "LeaseSummary",
+    "Minute",
     "Node",
     "NodeGpu",
     "NodeMatch",
@@ -69,6 +71,7 @@ __all__ = [
     "ReapResult",
     "Reason",
     "RetryPolicy",
+    "Sample",
     "SchemaVersion",
     "ServicePolicy",
     "Settled",

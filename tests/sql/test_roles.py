@@ -57,6 +57,8 @@ MAY_CALL: dict[str, set[str]] = {
     "adopt_lease": {OPERATOR, ADMIN},
     "prune": {OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},
+    "throughput": {OPERATOR, ADMIN},
+    "metrics": {OPERATOR, ADMIN},
     "create_queue": {ADMIN},
     "set_queue_policy": {ADMIN},
     "drop_queue": {ADMIN},
