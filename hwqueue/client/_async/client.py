@@ -14,10 +14,11 @@ from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
+from hwqueue.client._async.views import AsyncViews
 from hwqueue.types import SchemaVersion
 
 
-class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServices):
+class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServices, AsyncViews):
     """Everything the SQL functions do; the methods have their names.
 
     Args:

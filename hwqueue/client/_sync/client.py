@@ -15,10 +15,11 @@ from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
+from hwqueue.client._sync.views import Views
 from hwqueue.types import SchemaVersion
 
 
-class Client(Queues, Leases, Claims, Nodes, Services):
+class Client(Queues, Leases, Claims, Nodes, Services, Views):
     """Everything the SQL functions do; the methods have their names.
 
     Args:
