@@ -150,6 +150,26 @@ REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
 SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
 SERVICE_POLICY = _call("service_policy", _SERVICE)
 
+# what operators look at
+PENDING_REASONS = _call(
+    "pending_reasons",
+    optional={**_QUEUE, "p_kind": "text", "p_class": "bigint", "p_order": "text", **_LIMIT},
+    row=types.PendingReason,
+)
+QUEUE_DEPTH = _call("queue_depth", optional=_QUEUE, row=types.QueueDepth)
+NODE_USAGE = _call(
+    "node_usage", optional={"p_state": "text", **_LIMIT, "p_after": "text"}, row=types.NodeUsage
+)
+TAG_DISTRIBUTION = _call(
+    "tag_distribution", optional={"p_label": "text", **_LIMIT}, row=types.TagCount
+)
+LEASE_HISTORY = _call("lease_history", _LEASE, row=types.LeaseEvent)
+PLACEMENT_CLASS_STATS = _call(
+    "placement_class_stats",
+    optional={**_QUEUE, "p_after": "bigint", **_LIMIT},
+    row=types.ClassStats,
+)
+
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
 PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)

@@ -14,13 +14,13 @@ INTRODUCTION = """# Metrics
 Generated from `hwqueue/metrics/table.py` by `make reference`; do not edit.
 
 `hwqueue metrics serve` and `hwqueue metrics print` have them for Prometheus, the SQL function
-`metrics` for everybody else ([how to](../howto/monitoring.md)). Everything is of one shard. Counters
-and histograms count from the installation on, and a queue that is dropped and made again counts from 0.
-They trail by a few seconds: [upkeep](../explanation/upkeep.md#figures).
+`metrics` for everybody else ([how to](../howto/monitoring.md)). Everything is of one shard.
+Counters and histograms count from the installation on, and a queue that is dropped and made again
+counts from 0. They trail by a few seconds: [upkeep](../explanation/upkeep.md#figures).
 
-`class` is the id of a placement class, or `other`: of each reason the 50 classes with most leases waiting
-are named, the others are summed up. All other labels but `queue` have a few fixed values, so the number of
-series grows with queues alone, about 60 each.
+`class` is the id of a placement class, or `other`: of each reason the 50 classes with most leases
+waiting are named, the others are summed up. All other labels but `queue` have a few fixed values,
+so the number of series grows with queues alone: 50 for each, 4 kB.
 
 | name | kind | unit | labels | meaning |
 |---|---|---|---|---|

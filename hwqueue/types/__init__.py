@@ -30,7 +30,9 @@ from hwqueue.types.nodes import (
     Attestation,
     Gpu,
     Node,
+    NodeCore,
     NodeGpu,
+    NodeIsolation,
     NodeMatch,
     NodeSpec,
     NodeTaint,
@@ -40,6 +42,14 @@ from hwqueue.types.nodes import (
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
+from hwqueue.types.views import (
+    ClassStats,
+    LeaseEvent,
+    NodeUsage,
+    PendingReason,
+    QueueDepth,
+    TagCount,
+)
 
 __all__ = [
     "Adopted",
@@ -51,22 +61,29 @@ __all__ = [
     "BrokenInvariant",
     "Claim",
     "ClaimHint",
+    "ClassStats",
     "Gpu",
     "Heartbeat",
     "Json",
     "Lease",
     "LeaseChanges",
+    "LeaseEvent",
     "LeaseSpec",
     "LeaseState",
     "LeaseSummary",
     "Minute",
     "Node",
+    "NodeCore",
     "NodeGpu",
+    "NodeIsolation",
     "NodeMatch",
     "NodeSpec",
     "NodeTaint",
+    "NodeUsage",
+    "PendingReason",
     "PruneResult",
     "Queue",
+    "QueueDepth",
     "QueuePolicy",
     "ReapResult",
     "Reason",
@@ -79,6 +96,7 @@ __all__ = [
     "Settlement",
     "SpawnOptions",
     "SpawnResult",
+    "TagCount",
     "Taint",
     "Verdict",
 ]

@@ -46,3 +46,6 @@ create index attempt_ended on hwqueue.attempt (ended_at);
 alter table hwqueue.reap_mark add column counted_to timestamptz not null default '-infinity';
 update hwqueue.reap_mark set counted_to = now() where exists (select 1 from hwqueue.finished);
 comment on column hwqueue.reap_mark.counted_to is 'what ended before is in minute_stat, and nothing more can come from before';
+
+-- views: a node shows its cores and the isolation classes that it honours.
+drop function if exists hwqueue.list_nodes(text, int);

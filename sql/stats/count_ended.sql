@@ -32,7 +32,8 @@ begin
   -- one statement, one snapshot: a lease that is being requeued is in finished or in requeued, never in both
   with ended as (
     select f.queue_id, s.state as finished, null as outcome, false as retried,
-           extract(epoch from greatest(l.claimed_at - greatest(l.available_at, l.created_at), '0'))::double precision as waited,
+           case when l.claimed_at is not null  -- of completed ones
+                then greatest(extract(epoch from l.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
            extract(epoch from l.finished_at - l.claimed_at)::double precision as ran
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)

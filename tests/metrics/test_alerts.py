@@ -39,7 +39,8 @@ def promtool() -> str:
 class Cluster:
     """A queue, a node that lives, and time that passes."""
 
-    def __init__(self, conn: psycopg.Connection[Any], clock: Clock) -> None:
+    def __init__(self, conn: psycopg.Connection[Any], dsn: str, clock: Clock) -> None:
+        self.dsn = dsn
         self.api = Api(conn)
         self.clock = clock
         clock.freeze()
@@ -77,7 +78,7 @@ def calm(cluster: Cluster) -> None:
 
 def no_match(cluster: Cluster) -> None:
     """A lease asks for a label that no node has."""
-    cluster.api.spawn("q", placement={"affinity_tags": {"gpu": True}})
+    cluster.api.spawn("q", affinity_tags={"gpu": True})
     cluster.live(6)
 
 
@@ -116,7 +117,7 @@ def nobody_reaps(cluster: Cluster) -> None:
 
 def held_back(cluster: Cluster) -> None:
     """Somebody leaves a transaction open after having written something."""
-    with psycopg.connect(cluster.api.conn.info.dsn) as idle:
+    with psycopg.connect(cluster.dsn) as idle:
         idle.execute("select pg_current_xact_id()")
         cluster.live(8)
 
@@ -134,9 +135,9 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
 
 
 @pytest.fixture
-def cluster(conn: psycopg.Connection[Any], clock: Clock) -> Cluster:
+def cluster(conn: psycopg.Connection[Any], dsn: str, clock: Clock) -> Cluster:
     """A calm one."""
-    return Cluster(conn, clock)
+    return Cluster(conn, dsn, clock)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The collector: every figure of the database under its name, and what if there is none."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -41,6 +42,14 @@ def scrape(collector: HwqueueCollector) -> Values:
     }
 
 
+@pytest.fixture
+def collector(dsn: str) -> Iterator[HwqueueCollector]:
+    """Of the test's database."""
+    made = HwqueueCollector(dsn)
+    yield made
+    made.close()
+
+
 def value(values: Values, name: str, **labels: str) -> float:
     """One sample."""
     return values[name, tuple(sorted(labels.items()))]
@@ -69,7 +78,6 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
         api.spawn(
             "q",
             placement={
-                "affinity_tags": None,
                 "require": [{"label": "x", "op": "exists"}],
                 "resources": {"gpu": 2, "cpu_milli": 500, "memory_mib": 2},
             },
@@ -99,8 +107,8 @@ def test_names_and_labels_are_those_of_the_table(busy: Api) -> None:
     assert seen == set(known)
 
 
-def test_what_the_figures_say(busy: Api, dsn: str) -> None:
-    values = scrape(HwqueueCollector(dsn))
+def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
+    values = scrape(collector)
     expected = [
         (3.0, "hwqueue_leases", {"queue": "q", "state": "pending"}),
         (1.0, "hwqueue_leases", {"queue": "q", "state": "scheduled"}),
@@ -150,13 +158,13 @@ def test_what_the_figures_say(busy: Api, dsn: str) -> None:
     }
 
 
-def test_only_the_largest_classes_are_named(busy: Api, dsn: str) -> None:
+def test_only_the_largest_classes_are_named(busy: Api, collector: HwqueueCollector) -> None:
     for number in range(55):
         options = {"placement": {"require": [{"label": f"l{number}", "op": "exists"}]}}
         busy.rows(
             "spawn_leases", queue="q", leases=[{"task": "t", "options": options}] * (2 + number)
         )
-    values = scrape(HwqueueCollector(dsn))
+    values = scrape(collector)
     series = [dict(labels) for name, labels in values if name == "hwqueue_unmet_leases"]
     assert len([labels for labels in series if labels["reason"] == "no_match"]) == 51
     other = {"queue": "", "class": "other", "reason": "no_match"}
@@ -179,26 +187,27 @@ def test_a_database_that_is_not_there() -> None:
 def test_a_database_that_does_not_answer(conn: psycopg.Connection[Any], dsn: str) -> None:
     """The statement ends by itself, and the next scrape has figures again."""
     Client.on(conn).create_queue("q")
-    collector = HwqueueCollector(dsn, timeout=timedelta(seconds=0.2))
+    collector = HwqueueCollector(dsn, timeout=SECOND)
     with conn.transaction():
         conn.execute("lock table hwqueue.queue")
         values = scrape(collector)
         assert value(values, "hwqueue_up") == 0
         assert not [name for name, _ in values if name == "hwqueue_leases"]
-    collector = HwqueueCollector(dsn)
-    assert value(scrape(collector), "hwqueue_leases", queue="q", state="pending") == 0
+    values = scrape(collector)
+    assert value(values, "hwqueue_leases", queue="q", state="pending") == 0
+    assert value(values, "hwqueue_scrape_errors_total") == 1
     collector.close()
 
 
-def test_a_connection_that_was_ended_is_made_anew(conn: psycopg.Connection[Any], dsn: str) -> None:
-    collector = HwqueueCollector(dsn)
+def test_a_connection_that_was_ended_is_made_anew(
+    conn: psycopg.Connection[Any], collector: HwqueueCollector
+) -> None:
+    """That is no failure: servers are restarted, poolers end what is idle."""
     for _ in range(2):
         assert value(scrape(collector), "hwqueue_up") == 1
         assert conn.execute(SESSIONS).fetchone() == (1,)
         conn.execute(END_SESSIONS)
-    values = scrape(collector)
-    assert value(values, "hwqueue_scrape_errors_total") == 0
-    collector.close()
+    assert value(scrape(collector), "hwqueue_scrape_errors_total") == 0
 
 
 class CountingLock:

@@ -117,9 +117,10 @@ def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
 def test_counting(api: Api, conn: psycopg.Connection) -> None:
     """What ended since the last reap is read, and nothing of what has been counted."""
     queue, node = api.queue(), api.node()
-    for settle in ("complete_lease", "release_lease"):
+    for settle in ("complete_lease", "fail_lease"):
         for _ in range(40):
-            api.rows(settle, **token(api.running(queue, node)))
+            more: Row = {"error": {}} if settle == "fail_lease" else {}
+            api.rows(settle, **token(api.running(queue, node)), **more)
     outlive(conn)
     while api.row("reap", limit=LIMIT)["more"]:
         pass

@@ -15,11 +15,18 @@ from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
 from hwqueue.client._async.statistics import AsyncStatistics
+from hwqueue.client._async.views import AsyncViews
 from hwqueue.types import SchemaVersion
 
 
 class AsyncClient(
-    AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServices, AsyncStatistics
+    AsyncQueues,
+    AsyncLeases,
+    AsyncClaims,
+    AsyncNodes,
+    AsyncServices,
+    AsyncViews,
+    AsyncStatistics,
 ):
     """Everything the SQL functions do; the methods have their names.
 

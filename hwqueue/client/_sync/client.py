@@ -16,10 +16,19 @@ from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
 from hwqueue.client._sync.statistics import Statistics
+from hwqueue.client._sync.views import Views
 from hwqueue.types import SchemaVersion
 
 
-class Client(Queues, Leases, Claims, Nodes, Services, Statistics):
+class Client(
+    Queues,
+    Leases,
+    Claims,
+    Nodes,
+    Services,
+    Views,
+    Statistics,
+):
     """Everything the SQL functions do; the methods have their names.
 
     Args:
