@@ -30,10 +30,7 @@ def spawn_item(
     """One element of a `spawn_leases` batch."""
     if isinstance(lease, LeaseSpec):
         lease = {"task": lease.task, "params": lease.params, "options": lease.options}
-    if not isinstance(lease, Mapping):
-        return lease
-    options = lease.get("options")
-    if not isinstance(options, Mapping | None):
-        return lease
-    options = with_headers(options or {}, headers)
-    return {**lease, "options": plain(given(options), f"{field}.options")} if options else lease
+    if isinstance(lease, Mapping) and isinstance(lease.get("options"), Mapping | None):
+        options = with_headers(lease.get("options") or {}, headers)
+        return {**lease, "options": plain(given(options), f"{field}.options")} if options else lease
+    return lease

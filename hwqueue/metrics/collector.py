@@ -110,7 +110,7 @@ class HwqueueCollector(Collector):
     def _connect(self) -> psycopg.Connection[Any]:
         """Connect so that a server that is gone without a word is noticed, too."""
         seconds = max(int(self._timeout.total_seconds()), 2)
-        settings = {
+        settings: dict[str, str | int] = {
             "connect_timeout": seconds,
             "keepalives_idle": seconds,
             "keepalives_interval": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +12,6 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 from prometheus_client.core import Metric as Family
-from prometheus_client.utils import floatToGoString
 
 from hwqueue.metrics.table import METRICS, Metric
 from hwqueue.types import Sample
@@ -45,7 +45,9 @@ def _histogram(metric: Metric, buckets: Sequence[Sample], sums: Sequence[Sample]
         series[_values(metric, sample)].append((float(sample.labels["le"]), sample.value))
     totals = {_values(metric, sample): sample.value for sample in sums}
     for values, found in series.items():
-        cumulated = [(floatToGoString(bound), count) for bound, count in sorted(found)]
+        cumulated = [
+            ("+Inf" if math.isinf(bound) else str(bound), count) for bound, count in sorted(found)
+        ]
         family.add_metric(values, cumulated, sum_value=totals[values])
     return family
 

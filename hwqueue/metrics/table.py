@@ -124,6 +124,14 @@ METRICS = (
         "What the placement classes above ask of a node, in words of at most 200 characters.",
     ),
     Metric(
+        "hwqueue_unmet_unjudged_leases",
+        "gauge",
+        "leases",
+        (),
+        "Pending leases that the unmet figures leave out: a scrape judges the 200 placement "
+        "classes with most leases and the 200 that have waited longest.",
+    ),
+    Metric(
         "hwqueue_nodes",
         "gauge",
         "nodes",

@@ -72,7 +72,7 @@ def traced(claim: Claim) -> Iterator[Callable[[Outcome | None], Outcome | None]]
     with tracing.handling(claim) as note:
 
         def ended(how: Outcome | None) -> Outcome | None:
-            note("stopped" if how is None else how.kind, how and how.error)
+            note("stopped" if how is None else how.kind, None if how is None else how.error)
             return how
 
         yield ended
