@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["ACT_AS", "CALLS", "Call", "statement"]
+__all__ = ["ACT_AS", "CALLS", "LIMIT_TIME", "Call", "statement"]
 
 ACT_AS = (
     "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true),"
@@ -182,14 +182,42 @@ CHECK_TOKEN = _call("check_token", {"p_secret_sha256": "bytea"}, row=types.Token
 LIST_TOKENS = _call("list_tokens", row=types.ApiToken)
 REVOKE_TOKEN = _call("revoke_token", {"p_name": "text"})
 
+# what operators look at
+PENDING_REASONS = _call(
+    "pending_reasons",
+    optional={**_QUEUE, "p_kind": "text", "p_class": "bigint", "p_order": "text", **_LIMIT},
+    row=types.PendingReason,
+)
+QUEUE_DEPTH = _call("queue_depth", optional=_QUEUE, row=types.QueueDepth)
+NODE_USAGE = _call(
+    "node_usage", optional={"p_state": "text", **_LIMIT, "p_after": "text"}, row=types.NodeUsage
+)
+TAG_DISTRIBUTION = _call(
+    "tag_distribution", optional={"p_label": "text", **_LIMIT}, row=types.TagCount
+)
+LEASE_HISTORY = _call("lease_history", _LEASE, row=types.LeaseEvent)
+PLACEMENT_CLASS_STATS = _call(
+    "placement_class_stats",
+    optional={**_QUEUE, "p_after": "bigint", **_LIMIT},
+    row=types.ClassStats,
+)
+
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
 PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
+
+# statistics
+METRICS = _call("metrics", row=types.Sample)
+THROUGHPUT = _call("throughput", optional={**_QUEUE, "p_minutes": "integer"}, row=types.Minute)
+
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(
     "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
 )
+
+LIMIT_TIME = "select set_config('statement_timeout', %(milliseconds)s, true)"
+"""Ends every later statement of the transaction that takes longer."""
 
 CALLS: tuple[Call, ...] = tuple(row for row in globals().values() if isinstance(row, Call))
 """All of the above."""

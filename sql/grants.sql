@@ -76,7 +76,19 @@ grant execute on function
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, int),
   hwqueue.verify_invariants(int),
-  hwqueue.check_token(bytea, int)
+  hwqueue.check_token(bytea, int),
+  hwqueue.pending_reasons(text, text, bigint, text, int, int),
+  hwqueue.queue_depth(text, int),
+  hwqueue.node_usage(text, int, text, int),
+  hwqueue.tag_distribution(text, int, int),
+  hwqueue.lease_history(uuid, int),
+  hwqueue.placement_class_stats(text, bigint, int, int),
+  hwqueue.throughput(text, int, int),
+  hwqueue.metrics(int)
+  to hwqueue_operator, hwqueue_admin;
+grant select on
+  hwqueue.pending_reasons, hwqueue.pending_no_match, hwqueue.pending_contended, hwqueue.queue_depth, hwqueue.node_usage,
+  hwqueue.tag_distribution, hwqueue.lease_history, hwqueue.placement_class_stats
   to hwqueue_operator, hwqueue_admin;
 
 -- Admins: queues and their policies, and tokens of the HTTP API besides.

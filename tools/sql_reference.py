@@ -19,6 +19,7 @@ SUBJECTS = {
     "claims": "Claims: take, keep, settle",
     "explain": "Explanations",
     "maintenance": "Maintenance",
+    "stats": "Figures: for monitoring and charts",
 }
 INTRODUCTION = """# SQL functions
 

@@ -7,10 +7,12 @@ import typer
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows
+from hwqueue.cli.spans import short
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, LeaseError
-from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnOptions
+from hwqueue.types import Lease, LeaseEvent, LeaseState, LeaseSummary, SpawnOptions
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
 
@@ -115,6 +117,32 @@ def explain(
     with Client(connection_string(ctx), pool_size=1) as client:
         explanation = client.explain_lease(identifier(lease_id, "LEASE_ID"))
     show_explanation(ctx, explanation, nodes)
+
+
+@app.command(epilog="Example: hwqueue lease history 01890a5d-ac96-774b-bcce-b302099a8057")
+def history(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+) -> None:
+    """Show the life line of a lease: spawned, waited, claimed where, how each attempt ended."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = client.lease_history(identifier(lease_id, "LEASE_ID"))
+    if options_of(ctx).json:
+        names = LeaseEvent.__dataclass_fields__
+        show_rows(ctx, [{name: getattr(step, name) for name in names} for step in found])
+        return
+    rows = [
+        {
+            "at": step.at,
+            "event": step.event,
+            "lasted": short(step.lasted),
+            "attempt": step.attempt,
+            "node": step.node_name,
+            "detail": step.detail,
+        }
+        for step in found
+    ]
+    show_rows(ctx, rows)
 
 
 @app.command(epilog="Example: hwqueue lease cancel 01890a5d-ac96-774b-bcce-b302099a8057")

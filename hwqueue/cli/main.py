@@ -16,7 +16,10 @@ from hwqueue.cli import (
     demo,
     lease,
     match,
+    metrics,
     node,
+    pending,
+    placement_class,
     queue,
     replay,
     serve,
@@ -35,13 +38,16 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("queue", queue.app),
     ("lease", lease.app),
     ("node", node.app),
+    ("class", placement_class.app),
     ("service", service.app),
     ("worker", worker.app),
+    ("metrics", metrics.app),
     ("wire", wire.app),
     ("token", token.app),
 )
 # Commands without a noun: name, function, example.
 COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
+    ("pending", pending.pending, pending.EXAMPLE),
     ("match", match.match, match.EXAMPLE),
     ("demo", demo.demo, demo.EXAMPLE),
     ("replay", replay.replay, replay.EXAMPLE),

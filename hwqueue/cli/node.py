@@ -20,9 +20,10 @@ from hwqueue.cli.inputs import (
 )
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.cli.spans import ago
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
-from hwqueue.types import Node, NodeTaint
+from hwqueue.types import Node, NodeTaint, NodeUsage
 from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
@@ -44,6 +45,53 @@ def show(ctx: typer.Context, node: NodeName) -> None:
     """Show a node: labels, capacity, and the use of every device."""
     with Client(connection_string(ctx), pool_size=1) as client:
         show_one(ctx, _facts(find_node(client, node)))
+
+
+@app.command(epilog="Example: hwqueue node usage --state silent")
+def usage(
+    ctx: typer.Context,
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="Only nodes that are live, silent, cordoned or draining.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    after: Annotated[
+        str | None, typer.Option(help="After this name: the last of the page before.")
+    ] = None,
+) -> None:
+    """Show how full the nodes are, by name."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = client.node_usage(state=state, limit=limit, after=after)
+    if options_of(ctx).json:
+        names = NodeUsage.__dataclass_fields__
+        show_rows(ctx, [{name: getattr(one, name) for name in names} for one in found])
+        return
+    show_rows(ctx, [_usage_row(one) for one in found], empty="no such nodes")
+    if len(found) == limit:
+        say(ctx, f"there may be more: --after {found[-1].node_name}")
+
+
+@app.command(epilog="Example: hwqueue node tags --label zone")
+def tags(
+    ctx: typer.Context,
+    *,
+    label: Annotated[str | None, typer.Option(help="Only this label.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+) -> None:
+    """Show how many nodes have each value of each label, the commonest first."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = client.tag_distribution(label=label, limit=limit)
+    rows = [
+        {
+            "label": one.label,
+            "value": one.value,
+            "nodes": one.nodes,
+            "live": one.live,
+            "claims": one.claims,
+        }
+        for one in found
+    ]
+    show_rows(ctx, rows, empty="no node has such a label")
 
 
 @app.command(
@@ -276,6 +324,24 @@ def _row(node: Node) -> dict[str, object]:
         "memory_used": _share(node, "memory_mib"),
         "labels": dict(node.labels),
         "taints": [_taint_text(taint) for taint in node.taints],
+    }
+
+
+def _usage_row(node: NodeUsage) -> dict[str, object]:
+    def share(used: float, total: float | None) -> str | None:
+        return None if total is None else f"{used:g}/{total:g}"
+
+    return {
+        "name": node.node_name,
+        "rack": node.rack,
+        "state": node.state,
+        "seen": ago(node.seen_at),
+        "claims": node.claims,
+        "cpu_used": share(node.cpu_used, node.cpu_milli),
+        "memory_used": share(node.memory_used, node.memory_mib),
+        "gpus_used": share(node.gpu_milli_used / 1000, node.gpus),
+        "gpus_free": node.gpus_free,
+        "cores_free": share(node.cores_free, node.cores) if node.cores else None,
     }
 
 

@@ -6,10 +6,12 @@ import typer
 
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.inputs import json_object
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.cli.spans import ago
 from hwqueue.client import Client
 from hwqueue.errors import QueueUnknown
-from hwqueue.types import Queue
+from hwqueue.types import Queue, QueueDepth
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
 
@@ -43,6 +45,24 @@ def list_(ctx: typer.Context) -> None:
             }
             for queue in client.list_queues()
         ]
+    show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
+
+
+@app.command(epilog="Example: hwqueue queue depth renders --json")
+def depth(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+) -> None:
+    """Show what waits and runs, since when the oldest waits, and claims that nobody extends."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = client.queue_depth(queue=name)
+    rows = [
+        {field: getattr(one, field) for field in QueueDepth.__dataclass_fields__} for one in found
+    ]
+    if not options_of(ctx).json:
+        for row, one in zip(rows, found, strict=True):
+            del row["shard_id"]
+            row["oldest_at"] = ago(one.oldest_at)
     show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
 
 

@@ -108,6 +108,27 @@ def _gpus(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeGpu, ...]:
     )
 
 
+def _cores(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeCore, ...]:
+    return tuple(
+        types.NodeCore(
+            core=core["core"],
+            numa=core["numa"],
+            threads=tuple(core["threads"]),
+            milli_used=core.get("milli_used"),
+        )
+        for core in value
+    )
+
+
+def _isolation(value: Mapping[str, Any]) -> types.NodeIsolation:
+    return types.NodeIsolation(
+        cpu=tuple(value["cpu"]),
+        gpu=tuple(value["gpu"]),
+        default_cpu=value["default_cpu"],
+        gpu_share_mode=value["gpu_share_mode"],
+    )
+
+
 def _reasons(value: Iterable[Mapping[str, Any]]) -> tuple[types.Reason, ...]:
     return tuple(
         types.Reason(
@@ -245,8 +266,15 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.Claim: {"assignment": _assignment},
     types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},
     types.Heartbeat: {"verdict": types.Verdict},
-    types.Node: {"gpus": _gpus, "taints": _taints, "attestations": _attestations},
+    types.Node: {
+        "gpus": _gpus,
+        "taints": _taints,
+        "attestations": _attestations,
+        "cores": _cores,
+        "isolation": _isolation,
+    },
     types.NodeMatch: {"reasons": _reasons},
     types.LeaseExplanation: {**_LEASE, **_EXPLANATION},
     types.ClassExplanation: {**_EXPLANATION, "leases": _waiting},
+    types.ClassStats: {"anchors": tuple},
 }

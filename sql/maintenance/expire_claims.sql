@@ -17,7 +17,7 @@ begin
     order by c.check_at limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   for v_claim in
@@ -29,14 +29,14 @@ begin
     order by c.check_at limit p_limit - v_count
     for update of c skip locked for no key update of s skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
 end
 $$;
 
--- Ends one claim that nobody heartbeats.
+-- Ends one claim that nobody heartbeats. p_now: read after the claim was locked (roll_up rests on it).
 -- Locks: the caller holds the claim, and node_state where something was set aside; the lease row. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile

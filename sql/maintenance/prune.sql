@@ -1,5 +1,5 @@
 -- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, profiles
--- that no node has, and what dropped queues left.
+-- that no node has, and what dropped queues left, minutes older than a day.
 -- Bounded: about p_limit of each a call; call it until it removes none. Classes and profiles are looked at in turn, p_limit a call, so
 -- all of them have had their turn after as many calls as that takes.
 -- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked. Raises: QHA01, QHA02. Idempotent: yes.
@@ -19,6 +19,7 @@ begin
   end if;
   perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
+  perform hwqueue.prune_minutes(p_limit, v_now, p_shard);
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);

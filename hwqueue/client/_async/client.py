@@ -15,7 +15,9 @@ from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
+from hwqueue.client._async.statistics import AsyncStatistics
 from hwqueue.client._async.tokens import AsyncTokens
+from hwqueue.client._async.views import AsyncViews
 from hwqueue.types import SchemaVersion
 
 
@@ -26,6 +28,8 @@ class AsyncClient(
     AsyncNodes,
     AsyncExplain,
     AsyncServices,
+    AsyncViews,
+    AsyncStatistics,
     AsyncTokens,
 ):
     """Everything the SQL functions do; the methods have their names.

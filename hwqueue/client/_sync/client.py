@@ -16,7 +16,9 @@ from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
+from hwqueue.client._sync.statistics import Statistics
 from hwqueue.client._sync.tokens import Tokens
+from hwqueue.client._sync.views import Views
 from hwqueue.types import SchemaVersion
 
 
@@ -27,6 +29,8 @@ class Client(
     Nodes,
     SyncExplain,
     Services,
+    Views,
+    Statistics,
     Tokens,
 ):
     """Everything the SQL functions do; the methods have their names.
