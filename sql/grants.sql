@@ -71,7 +71,8 @@ grant execute on function
   hwqueue.service_policy(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, int),
+  hwqueue.prune(int, int, int),
+  hwqueue.list_events(bigint, jsonb, int, int),
   hwqueue.verify_invariants(int)
   to hwqueue_operator, hwqueue_admin;
 
