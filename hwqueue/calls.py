@@ -12,7 +12,10 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["CALLS", "Call", "statement"]
+__all__ = ["CALLS", "SET_ACTOR", "Call", "statement"]
+
+SET_ACTOR = "select set_config('hwqueue.actor', %(actor)s, true)"
+"""Says, until the transaction ends, who does what it does: the `actor` of its events."""
 
 _NONE: Mapping[str, str] = {}
 _SHARD = {"p_shard": "integer"}
@@ -150,9 +153,16 @@ REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
 SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
 SERVICE_POLICY = _call("service_policy", _SERVICE)
 
+# events
+LIST_EVENTS = _call(
+    "list_events",
+    optional={"p_after": "bigint", "p_filter": "jsonb", **_LIMIT},
+    row=types.Event,
+)
+
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
-PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
+PRUNE = _call("prune", optional={**_LIMIT, "p_event_days": "integer"}, row=types.PruneResult)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(

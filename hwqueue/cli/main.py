@@ -11,7 +11,7 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from hwqueue.cli import db, demo, lease, match, node, queue, replay, service, wire, worker
+from hwqueue.cli import db, demo, events, lease, match, node, queue, replay, service, wire, worker
 from hwqueue.cli.options import Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.errors import HwqueueError, translate
@@ -24,6 +24,7 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("node", node.app),
     ("service", service.app),
     ("worker", worker.app),
+    ("events", events.app),
     ("wire", wire.app),
 )
 # Commands without a noun: name, function, example.

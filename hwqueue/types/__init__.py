@@ -16,6 +16,7 @@ from hwqueue.types.claims import (
     SettledAndClaimed,
     Settlement,
 )
+from hwqueue.types.events import Event
 from hwqueue.types.leases import (
     Attempt,
     Lease,
@@ -50,6 +51,7 @@ __all__ = [
     "BrokenInvariant",
     "Claim",
     "ClaimHint",
+    "Event",
     "Gpu",
     "Heartbeat",
     "Json",

@@ -31,7 +31,7 @@ declare
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
-         p_message, jsonb_strip_nulls(p_detail)
+         p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
 $$;
@@ -47,7 +47,7 @@ declare
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
-         p_message, jsonb_strip_nulls(p_detail)
+         p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
   -- the fence (offset 0): by key, however few leases there are when this is planned

@@ -23,7 +23,10 @@ begin
     if hwqueue.is_known_match(v_class, p_now, p_shard) then
       v_over := 'a live node matches';
     -- after the look at nodes: of a class that is claimed from, many entries may be dead and not removed yet
-    elsif not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = v_class.class_id) then
+    elsif not exists (
+        select 1 from hwqueue.ready r
+        join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+        where r.shard_id = p_shard and r.class_id = v_class.class_id and q.dropped_at is null) then
       v_over := 'none is waiting any more';
     else
       v_over := case when hwqueue.has_match(v_class, p_now, p_shard) then 'a live node matches' end;

@@ -40,6 +40,7 @@ MAY_CALL: dict[str, set[str]] = {
     "list_queues": {WORKER, OPERATOR, ADMIN},
     "list_leases": {OPERATOR, ADMIN},
     "list_nodes": {OPERATOR, ADMIN},
+    "list_events": {OPERATOR, ADMIN},
     "requeue_lease": {OPERATOR, ADMIN},
     "requeue_failed": {OPERATOR, ADMIN},
     "pause_queue": {OPERATOR, ADMIN},
