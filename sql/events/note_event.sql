@@ -36,11 +36,13 @@ begin
 end
 $$;
 
--- Writes the same event for some leases, one for each that exists.
+-- Writes the same event for some leases, one for each that exists. Planned once: planning is most of a single one.
 -- Locks: none. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard int, p_detail jsonb default null,
                                                p_node uuid default null) returns void
 language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
@@ -50,10 +52,10 @@ begin
          p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
-  -- the fence (offset 0): by key, however few leases there are when this is planned
+  -- fences (offset 0): lease by lease and by key, whatever the statistics say
   cross join lateral (
     select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) l
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
+  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id offset 0) q
   where s.shard_id = p_shard;
 end
 $$;

@@ -45,8 +45,10 @@ begin
   return exists (
     select 1
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    -- the fence (offset 0): by key, whatever the statistics say
+    cross join lateral (
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
 end
 $$;

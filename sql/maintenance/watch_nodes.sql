@@ -12,12 +12,15 @@ declare
   v_node record;
 begin
   for v_node in
-    select n.node_id, n.name, n.deregistered_at is null as is_registered, s.seen_at, t.told_at
+    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.told_at
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join hwqueue.silent_node t on t.shard_id = p_shard and t.node_id = n.node_id
+    -- fences (offset 0): node by node and by key, whatever the statistics say
+    cross join lateral (
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+    left join lateral (
+      select x.told_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
     where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-      and (n.deregistered_at is null and not hwqueue.is_live(n, s, p_now)) <> (t.told_at is not null)
+      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.told_at is not null)
     order by n.node_id
   loop
     if v_node.told_at is null then
