@@ -1,6 +1,6 @@
 -- Tells once when leases of a class wait that no live node may run, by what the nodes are and have in all, and when that is over. Looks at
--- p_limit classes after p_after, in turn over the calls; what a claim has found a node for costs a look at one node. The others are held against
--- the fleet for up to 50 ms (of the real clock), one at least. Gives where to go on.
+-- p_limit classes after p_after, in turn over the calls, for up to 50 ms (of the real clock), at one at least: what a claim has found a node for
+-- costs a look at one node, the others are held against the fleet. Gives where to go on.
 -- Locks: the caller holds the mark of reap. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
@@ -30,7 +30,6 @@ begin
       v_over := 'none is waiting any more';
     else
       v_over := case when hwqueue.has_match(v_class, p_now, p_shard) then 'a live node matches' end;
-      v_last := case when clock_timestamp() - v_began_at > interval '50 milliseconds' then v_class.class_id else v_last end;
     end if;
     if v_over is null and not v_is_told then
       insert into hwqueue.unmatched_class (shard_id, class_id, told_at) values (p_shard, v_class.class_id, p_now);
@@ -40,7 +39,9 @@ begin
       perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name, v_over), p_shard,
         p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => v_class.class_id);
     end if;
-    exit when v_last = v_class.class_id;
+    if clock_timestamp() - v_began_at > interval '50 milliseconds' then
+      return v_class.class_id;
+    end if;
   end loop;
   return coalesce(v_last, 0);
 end
@@ -52,7 +53,7 @@ create or replace function hwqueue.queue_name(p_queue_id int, p_shard int) retur
 language sql stable
 as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
 
--- Writes the event, with the commonest permanent reason among a hundred live nodes.
+-- Writes the event, with the commonest permanent reason among twenty live nodes.
 -- Locks: none. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -67,7 +68,7 @@ begin
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit 100
+    order by n.node_id limit 20
   ), counted as (
     select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
     from sample s, jsonb_array_elements(s.reasons) r
