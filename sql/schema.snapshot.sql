@@ -48,6 +48,10 @@ CREATE TYPE hwqueue.spawn_request AS (
 	wire bytea
 );
 
+CREATE FUNCTION hwqueue.acting() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
+
 CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -218,6 +222,8 @@ begin
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
   perform hwqueue.add_counts(v_counted, 1, p_shard);
+  perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
+    jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;
 end
 $$;
@@ -524,12 +530,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
-  update hwqueue.claim c
-  set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
-  where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
+    where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+    returning c.lease_id
+  )
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail, p_shard,
+    jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
 $$;
 
 CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
@@ -551,11 +562,13 @@ CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at tim
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_node hwqueue.node;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   if p_expires_at <= v_now then
     perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
@@ -566,6 +579,8 @@ begin
   on conflict (shard_id, node_id, domain) do update
   set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
   perform hwqueue.note_attestations(p_node, p_shard);
+  perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain, 'expires_at', nullif(p_expires_at, 'infinity')), p_node => p_node);
 end
 $$;
 
@@ -804,6 +819,7 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET jit TO 'off'
     AS $$
 declare
+  v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
   v_now timestamptz;
@@ -818,12 +834,18 @@ begin
     where l.shard_id = p_shard and l.lease_id = p_lease;
     insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
     values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
+    perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
     return 'cancelled';
   end if;
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
+    if v_claim.stop_reason is distinct from 'cancelled' then
+      perform hwqueue.note_leases('claim_stop_requested', array[p_lease], concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
+        '{"reason": "cancelled"}', v_claim.node_id);
+    end if;
     return 'claimed';
   end if;
   v_lease := hwqueue.find_lease(p_lease, p_shard);
@@ -1709,13 +1731,13 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETU
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_now timestamptz;
+  v_node hwqueue.node;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
+  v_node := hwqueue.set_cordon(p_node, p_shard);
+  if v_node.cordoned_at is null then
+    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);
+  end if;
 end
 $$;
 
@@ -1876,6 +1898,7 @@ begin
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
     insert into hwqueue.low_water (shard_id, queue_id, class_id, version) values (p_shard, v_existing.queue_id, 0, 0);
+    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
   v_existing := hwqueue.find_queue(p_queue, p_shard);
@@ -1939,6 +1962,7 @@ begin
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
     delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
@@ -1984,18 +2008,22 @@ CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_node hwqueue.node;
+  v_ended int;
   v_state hwqueue.node_state;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   v_state := hwqueue.lock_node(p_node, null, p_shard);
-  perform hwqueue.read_node(p_node, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
+    jsonb_build_object('claims_ended', v_ended), p_node => p_node);
 end
 $$;
 
@@ -2060,6 +2088,7 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_node hwqueue.node;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -2067,11 +2096,13 @@ begin
     perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
       jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
   end if;
-  perform hwqueue.cordon_node(p_node, p_shard);
+  v_node := hwqueue.set_cordon(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_event('node_drained', format('node %s is drained', v_node.name) || coalesce(', what runs there is to stop by ' || (v_now + p_deadline), ''),
+    p_shard, jsonb_build_object('drain_by', v_now + p_deadline), p_node => p_node);
   if p_deadline is not null then
-    perform hwqueue.ask_to_stop(hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
+    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
   end if;
 end
 $$;
@@ -2082,6 +2113,7 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     AS $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_asked uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -2097,9 +2129,16 @@ begin
   v_now := hwqueue.clock();
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
-  where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
+    where c.shard_id = p_shard and c.queue_id = v_queue.queue_id
+    returning c.lease_id, c.node_id
+  )
+  select array_agg(a.lease_id) into v_asked from asked a;
+  perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
+    jsonb_build_object('claims', coalesce(cardinality(v_asked), 0)), p_queue => p_queue);
+  perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
 end
 $$;
 
@@ -2110,6 +2149,7 @@ declare
   v_before hwqueue.node := hwqueue.read_node(p_node, p_shard);
   v_node hwqueue.node;
   v_now timestamptz := hwqueue.clock();
+  v_count int;
 begin
   -- before the lock: it may wait for a registration of such a node
   v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);
@@ -2131,8 +2171,15 @@ begin
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
   perform hwqueue.note_edit(p_node, p_shard);
-  return (select count(*) from jsonb_array_elements(v_before.operator_taints) t
-          where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
+              where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  if v_node.operator_taints <> v_before.operator_taints then
+    perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
+      case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
+           else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
+      p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
+  end if;
+  return v_count;
 end
 $$;
 
@@ -2201,6 +2248,9 @@ begin
   where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   values (p_shard, p_claim.queue_id, case when v_cancelled then 'cancelled' else 'failed' end, p_now, p_claim.lease_id);
+  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end, array[p_claim.lease_id],
+    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
+    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   return case when v_cancelled then 'cancelled' else 'failed' end;
 end
 $$;
@@ -2313,10 +2363,96 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if jsonb_typeof(p_codes) is distinct from 'array' then
+    return array[hwqueue.json_text(p_codes, 'filter.code', 100)];
+  end if;
+  if jsonb_array_length(p_codes) not between 1 and 100 then
+    perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts', 'leave it out for all codes', 'QHA01');
+  end if;
+  return array(
+    select distinct coalesce(hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
+    from jsonb_array_elements(p_codes) with ordinality c);
+end
+$$;
+
+CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
+
+CREATE TABLE hwqueue.event (
+    shard_id integer NOT NULL,
+    slot smallint NOT NULL,
+    event_id bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    code text NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text NOT NULL,
+    message text NOT NULL,
+    detail jsonb
+)
+PARTITION BY LIST (slot);
+
+COMMENT ON TABLE hwqueue.event IS 'who did what; not for claims and completions';
+
+COMMENT ON COLUMN hwqueue.event.slot IS 'number of its day, modulo 16';
+
+COMMENT ON COLUMN hwqueue.event.event_id IS 'the transaction''s id x 2^20, and a running number';
+
+COMMENT ON COLUMN hwqueue.event.queue IS 'its name: ids of queues that are gone say nothing';
+
+CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) RETURNS SETOF hwqueue.event
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
+begin
+  if p_after is not null then
+    return query
+      select e.* from hwqueue.event e
+      where e.shard_id = p_shard and e.event_id > p_after and e.event_id < p_below
+        and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
+        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
+        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
+        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
+      order by e.event_id limit p_limit;
+  else
+    return query
+      select e.* from hwqueue.event e
+      where e.shard_id = p_shard and (p_below is null or e.event_id < p_below)
+        and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
+        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
+        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
+        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
+      order by e.event_id desc limit p_limit;
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_since is not null or p_until is not null then array(
+    select distinct (d & 15)::smallint
+    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')), hwqueue.event_day(least(p_until, p_now))) d) end
+$$;
+
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
+  perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id], format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
+    jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
   perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
     case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
 end
@@ -2512,6 +2648,7 @@ begin
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, l.queue_id, 'failed', p_now, l.lease_id
   from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end
 $$;
@@ -3007,6 +3144,45 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
 
+CREATE FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (
+    select 1
+    from hwqueue.node n
+    -- the fence (offset 0): by key, whatever the statistics say
+    cross join lateral (
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
+      -- what is plainly too small needs no closer look, which is dear
+      and coalesce(n.cpu_milli >= p_class.cpu_milli, true) and coalesce(n.memory_mib >= p_class.memory_mib, true)
+      and cardinality(n.gpu_ids) >= p_class.gpu_count
+      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_class.is_pinned then
+    return exists (
+      select 1
+      from hwqueue.node n
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+  end if;
+  return exists (
+    select 1 from hwqueue.profile p
+    where p.shard_id = p_shard and p.anchors && p_class.anchors and hwqueue.suits(p_class, p, null, '{}')
+      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard));
+end
+$$;
+
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
@@ -3168,6 +3344,16 @@ CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p
   select coalesce((
     select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = p_value
     from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
+$$;
+
+CREATE FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (
+    select 1 from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.class_id = p_class.class_id and hwqueue.has_live_node(p_class, e.profile_id, p_now, p_shard));
+end
 $$;
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
@@ -3775,6 +3961,43 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_filter hwqueue.event;
+  v_codes text[];
+  v_since timestamptz;
+  v_until timestamptz;
+  v_below bigint;
+begin
+  perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
+  if p_limit is null or p_limit not between 1 and 10000 then
+    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
+  end if;
+  v_codes := hwqueue.event_codes(p_filter -> 'code');
+  v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
+  v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
+  v_filter.lease_id := hwqueue.json_uuid(p_filter -> 'lease', 'filter.lease');
+  v_filter.class_id := hwqueue.json_integer(p_filter -> 'class', 'filter.class', 0, 9223372036854775807);
+  v_filter.actor := hwqueue.json_text(p_filter -> 'actor', 'filter.actor', 200);
+  v_since := hwqueue.json_time(p_filter -> 'since', 'filter.since');
+  v_until := hwqueue.json_time(p_filter -> 'until', 'filter.until');
+  v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
+  if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
+    -- least passes over a null
+    v_below := least(v_below, (
+      select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20) from hwqueue.shard s where s.shard_id = p_shard));
+  end if;
+  return query
+    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id
+    from unnest(v_codes) c(code)
+    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit, p_shard) e
+    order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;
+end
+$$;
+
 CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4288,7 +4511,9 @@ CREATE TABLE hwqueue.reap_mark (
     noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
     estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    class_id bigint DEFAULT 0 NOT NULL
+    class_id bigint DEFAULT 0 NOT NULL,
+    watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    watched_class bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -4303,6 +4528,8 @@ COMMENT ON COLUMN hwqueue.reap_mark.scheduled_from IS 'the same of scheduled ent
 COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
 
 COMMENT ON COLUMN hwqueue.reap_mark.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
+
+COMMENT ON COLUMN hwqueue.reap_mark.watched_node IS 'how far nodes have been looked at; likewise watched_class';
 
 CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -4387,6 +4614,10 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
 
+CREATE FUNCTION hwqueue.new_event_id(p_base bigint) RETURNS bigint
+    LANGUAGE sql
+    AS $$ select p_base + (pg_current_xact_id()::text::bigint << 20) + (nextval('hwqueue.event_number') & 1048575) $$;
+
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -4426,9 +4657,12 @@ CREATE TABLE hwqueue.shard (
     timeline integer,
     server_started_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    event_base bigint DEFAULT 0 NOT NULL,
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
+
+COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -5344,6 +5578,84 @@ CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_s
       is_even = s.is_even and excluded.is_even
 $$;
 
+CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, message, detail)
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
+         p_message, p_detail
+  from hwqueue.shard s where s.shard_id = p_shard;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.shard s
+  set event_base = (1::bigint << 40) + greatest(s.event_base, coalesce((
+    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0) - (pg_current_xact_id()::text::bigint << 20))
+  where s.shard_id = p_shard;
+  perform hwqueue.note_event('generation_raised', format('another server: claim tokens go on with generation %s', p_to), p_shard,
+    jsonb_build_object('from', p_from, 'to', p_to));
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, message, detail)
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
+         p_message, p_detail
+  from hwqueue.shard s
+  cross join unnest(p_leases) i(lease_id)
+  -- fences (offset 0): lease by lease and by key, whatever the statistics say
+  cross join lateral (
+    select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) l
+  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id offset 0) q
+  where s.shard_id = p_shard;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
+begin
+  if v_keys <> '{}' then
+    perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
+      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to', jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_old.node_id is null or p_old.deregistered_at is not null then
+    perform hwqueue.note_event('node_registered', format('node %s is registered', p_node.name), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
+  elsif p_old.instance_id <> p_node.instance_id then
+    perform hwqueue.note_event('node_superseded', format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended), p_node => p_node.node_id);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
@@ -5368,6 +5680,7 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
   v_shard hwqueue.shard;
+  v_next bigint;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
@@ -5375,10 +5688,13 @@ begin
     return hwqueue.next_generation(v_shard, p_timeline, v_system);
   end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
   update hwqueue.shard s
-  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      generation = hwqueue.next_generation(s, p_timeline, v_system)
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(), generation = v_next
   where s.shard_id = p_shard;
+  if v_next > v_shard.generation then
+    perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
+  end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
@@ -5386,7 +5702,35 @@ begin
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
-  return hwqueue.next_generation(v_shard, p_timeline, v_system);
+  return v_next;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_nodes int;
+  v_reasons jsonb;
+  v_first record;
+begin
+  with sample as (
+    select n.node_id, hwqueue.class_reasons(p_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    order by n.node_id limit 20
+  ), counted as (
+    select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
+    from sample s, jsonb_array_elements(s.reasons) r
+    where (r.value ->> 'permanent')::boolean group by 1
+  )
+  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c) into v_nodes, v_reasons;
+  select c.key as code, c.value::int as nodes into v_first from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
+  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', p_class.task_name,
+      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
+    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
+    p_queue => hwqueue.queue_name(p_class.queue_id, p_shard), p_class => p_class.class_id);
 end
 $$;
 
@@ -5878,8 +6222,11 @@ declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
 begin
-  update hwqueue.queue q set paused_at = coalesce(q.paused_at, v_now)
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set paused_at = v_now
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
+  if found then
+    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard, p_queue => p_queue);
+  end if;
 end
 $$;
 
@@ -6080,7 +6427,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer)
+CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -6097,12 +6444,17 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  if p_event_days is null or p_event_days not between 1 and 14 then
+    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
+      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
+  end if;
   perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
   perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard), hwqueue.prune_terms(p_limit, p_shard);
+  perform hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
   return next;
 end
 $$;
@@ -6118,6 +6470,32 @@ begin
     where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
     order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - p_days) * 86400);
+  v_slot smallint;
+  v_newest timestamptz;
+  v_count int := 0;
+begin
+  for v_slot in 0..15 loop
+    select e.at into v_newest from hwqueue.event e where e.shard_id = p_shard and e.slot = v_slot order by e.event_id desc limit 1;
+    continue when (v_newest < v_keep_from) is not true;
+    -- of other shards, too: read once a day
+    continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
+    begin
+      execute format('truncate hwqueue.event_%s', v_slot);  -- a table's name cannot be a parameter
+      v_count := v_count + 1;
+    exception when lock_not_available then
+      null;
+    end;
+  end loop;
+  return v_count;
 end
 $$;
 
@@ -6289,6 +6667,8 @@ begin
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
+        jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
   end loop;
@@ -6429,6 +6809,10 @@ begin
   end loop;
 end
 $$;
+
+CREATE FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -6621,6 +7005,8 @@ begin
     v_from.class_id := v_estimated.next_after;
     if v_again then
       v_from.estimated_at := p_now;
+      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
+      v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
     end if;
   end if;
   perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
@@ -7170,6 +7556,7 @@ declare
   v_epoch bigint := 1;
   v_keep boolean;
   v_known boolean;
+  v_ended int := 0;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -7210,7 +7597,7 @@ begin
       jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
   end if;
   if v_epoch > 1 and not v_keep then
-    perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
+    v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
     is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
@@ -7218,6 +7605,7 @@ begin
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
   perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
   return v_epoch;
 end
 $$;
@@ -7308,6 +7696,8 @@ begin
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_lease.state), p_shard,
+    jsonb_build_object('from', v_lease.state));
   return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
 end
 $$;
@@ -7399,7 +7789,11 @@ CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RE
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
 begin
-  update hwqueue.queue q set paused_at = null where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set paused_at = null
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
+  if found then
+    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard, p_queue => p_queue);
+  end if;
   perform hwqueue.wake_workers(v_queue, p_shard);
 end
 $$;
@@ -7453,10 +7847,12 @@ begin
   end if;
   perform hwqueue.note_attestations(p_node, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s', v_node.name, to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain), p_node => p_node);
   perform hwqueue.lock_claims(p_node, p_shard);
   v_now := hwqueue.clock();
   v_attested := hwqueue.attested_at(v_node, v_now);
-  perform hwqueue.ask_to_stop(array(
+  perform hwqueue.ask_to_stop(p_node, array(
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
@@ -7612,14 +8008,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) RETURNS hwqueue.node
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_before hwqueue.node;
+  v_now timestamptz;
+begin
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_before := hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
+  return v_before;
+end
+$$;
+
 CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   v_row hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_before jsonb;
 begin
   select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
+  v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval, poll_interval = v_row.poll_interval,
@@ -7631,6 +8045,7 @@ begin
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
+  perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before, hwqueue.queue_policy(v_row), p_queue, p_shard);
   return hwqueue.queue_policy(v_row);
 end
 $$;
@@ -7641,11 +8056,12 @@ CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_sha
     AS $$
 declare
   v_policy jsonb;
+  v_before jsonb;
   v_domain text;
   v_away_from uuid[];
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.service_policy(p_service, p_shard);
+  v_before := hwqueue.service_policy(p_service, p_shard);
   perform hwqueue.check_shard(p_shard);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
@@ -7658,25 +8074,33 @@ begin
   perform hwqueue.rebind_classes(array(
     select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
   perform hwqueue.move_terms(p_shard);
-  return hwqueue.service_policy(p_service, p_shard);
+  v_policy := hwqueue.service_policy(p_service, p_shard);
+  perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy, null, p_shard);
+  return v_policy;
 end
 $$;
 
 CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
-  update hwqueue.claim c
-  set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
-      stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
-  from (
-    select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
-    from hwqueue.claim r
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-    cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
-    where r.shard_id = p_shard and r.lease_id = any (p_leases)
-  ) w
-  where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-    and c.stop_requested_at is distinct from w.stop_at
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
+        stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
+    from (
+      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
+      from hwqueue.claim r
+      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
+      cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
+      where r.shard_id = p_shard and r.lease_id = any (p_leases)
+    ) w
+    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+      and c.stop_requested_at is distinct from w.stop_at
+    returning c.lease_id, c.stop_requested_at, c.stop_detail
+  )
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || a.stop_detail, p_shard,
+    jsonb_build_object('reason', 'preempted', 'stop_by', a.stop_requested_at), p_node.node_id)
+  from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
 $$;
 
 CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
@@ -8729,11 +9153,17 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+  v_node hwqueue.node;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
+  if v_node.cordoned_at is not null then
+    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
+  end if;
 end
 $$;
 
@@ -8835,6 +9265,9 @@ begin
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_updated', array[p_lease],
+    'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
+    jsonb_build_object('class_id', v_class_id));
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
@@ -8964,6 +9397,89 @@ begin
     update hwqueue.queue_signal s set waiting_since = null
     where s.shard_id = p_shard and s.queue_id = p_queue.queue_id;
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_began_at timestamptz := clock_timestamp();
+  -- null: the rest of them
+  v_last bigint := (
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+  v_class hwqueue.placement_class;
+  v_is_told boolean;
+  v_over text;
+begin
+  for v_class in
+    select c.* from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) order by c.class_id
+  loop
+    v_is_told := exists (select 1 from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class.class_id);
+    if hwqueue.is_known_match(v_class, p_now, p_shard) then
+      v_over := 'a live node matches';
+    -- after the look at nodes: of a class that is claimed from, many entries may be dead and not removed yet
+    elsif not exists (
+        select 1 from hwqueue.ready r
+        join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+        where r.shard_id = p_shard and r.class_id = v_class.class_id and q.dropped_at is null) then
+      v_over := 'none is waiting any more';
+    else
+      v_over := case when hwqueue.has_match(v_class, p_now, p_shard) then 'a live node matches' end;
+    end if;
+    if v_over is null and not v_is_told then
+      insert into hwqueue.unmatched_class (shard_id, class_id, told_at) values (p_shard, v_class.class_id, p_now);
+      perform hwqueue.note_unmatched(v_class, p_now, p_shard);
+    elsif v_over is not null and v_is_told then
+      delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class.class_id;
+      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name, v_over), p_shard,
+        p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => v_class.class_id);
+    end if;
+    if clock_timestamp() - v_began_at > interval '50 milliseconds' then
+      return v_class.class_id;
+    end if;
+  end loop;
+  return coalesce(v_last, 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql
+    AS $$
+declare
+  -- null: the rest of them
+  v_last uuid := (
+    select n.node_id from hwqueue.node n
+    where n.shard_id = p_shard and n.node_id > p_after order by n.node_id offset p_limit - 1 limit 1);
+  v_node record;
+begin
+  for v_node in
+    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.told_at
+    from hwqueue.node n
+    -- fences (offset 0): node by node and by key, whatever the statistics say
+    cross join lateral (
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+    left join lateral (
+      select x.told_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
+    where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.told_at is not null)
+    order by n.node_id
+  loop
+    if v_node.told_at is null then
+      insert into hwqueue.silent_node (shard_id, node_id, told_at) values (p_shard, v_node.node_id, p_now);
+      perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s', v_node.name, v_node.seen_at), p_shard,
+        jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
+    else
+      delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node.node_id;
+      if v_node.is_registered then
+        perform hwqueue.note_event('node_back', format('node %s is back', v_node.name), p_shard,
+          jsonb_build_object('silent_since', v_node.told_at), p_node => v_node.node_id);
+      end if;
+    end if;
+  end loop;
+  return coalesce(v_last, '00000000-0000-0000-0000-000000000000');
 end
 $$;
 
@@ -9202,6 +9718,253 @@ CREATE TABLE hwqueue.class_term (
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
 
+CREATE TABLE hwqueue.event_0 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_1 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_10 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_11 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_12 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_13 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_14 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_15 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_2 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_3 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_4 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_5 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_6 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_7 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_8 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_9 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE SEQUENCE hwqueue.event_number
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
 CREATE TABLE hwqueue.finished (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -9372,6 +10135,12 @@ COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; nu
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
 
+CREATE TABLE hwqueue.silent_node (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    told_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE hwqueue.term_count (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
@@ -9392,6 +10161,46 @@ ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE hwqueue.unmatched_class (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    told_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.unmatched_class IS 'classes with something ready that no live node may run, by what the nodes are';
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_0 FOR VALUES IN ('0');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_1 FOR VALUES IN ('1');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_10 FOR VALUES IN ('10');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_11 FOR VALUES IN ('11');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_12 FOR VALUES IN ('12');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_13 FOR VALUES IN ('13');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_14 FOR VALUES IN ('14');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_15 FOR VALUES IN ('15');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_2 FOR VALUES IN ('2');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_3 FOR VALUES IN ('3');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_4 FOR VALUES IN ('4');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_5 FOR VALUES IN ('5');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_6 FOR VALUES IN ('6');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_7 FOR VALUES IN ('7');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('8');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
 
 ALTER TABLE ONLY hwqueue.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
@@ -9483,8 +10292,14 @@ ALTER TABLE ONLY hwqueue.service
 ALTER TABLE ONLY hwqueue.shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (shard_id);
 
+ALTER TABLE ONLY hwqueue.silent_node
+    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (shard_id, node_id);
+
 ALTER TABLE ONLY hwqueue.term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
+
+ALTER TABLE ONLY hwqueue.unmatched_class
+    ADD CONSTRAINT unmatched_class_pkey PRIMARY KEY (shard_id, class_id);
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
@@ -9497,6 +10312,244 @@ CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refre
 CREATE INDEX class_term_class ON hwqueue.class_term USING btree (shard_id, class_id);
 
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (shard_id, term_id);
+
+CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_0_shard_id_actor_event_id_idx ON hwqueue.event_0 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_class ON ONLY hwqueue.event USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_class_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_code ON ONLY hwqueue.event USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_0_shard_id_code_event_id_idx ON hwqueue.event_0 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_order ON ONLY hwqueue.event USING btree (shard_id, event_id);
+
+CREATE INDEX event_0_shard_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, event_id);
+
+CREATE INDEX event_lease ON ONLY hwqueue.event USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_lease_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_node ON ONLY hwqueue.event USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_node_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_queue ON ONLY hwqueue.event USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_queue_event_id_idx ON hwqueue.event_0 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_actor_event_id_idx ON hwqueue.event_10 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_10_shard_id_class_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_code_event_id_idx ON hwqueue.event_10 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_10_shard_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, event_id);
+
+CREATE INDEX event_10_shard_id_lease_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_node_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_queue_event_id_idx ON hwqueue.event_10 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_actor_event_id_idx ON hwqueue.event_11 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_11_shard_id_class_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_code_event_id_idx ON hwqueue.event_11 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_11_shard_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, event_id);
+
+CREATE INDEX event_11_shard_id_lease_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_node_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_queue_event_id_idx ON hwqueue.event_11 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_actor_event_id_idx ON hwqueue.event_12 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_12_shard_id_class_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_code_event_id_idx ON hwqueue.event_12 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_12_shard_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, event_id);
+
+CREATE INDEX event_12_shard_id_lease_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_node_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_queue_event_id_idx ON hwqueue.event_12 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_actor_event_id_idx ON hwqueue.event_13 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_13_shard_id_class_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_code_event_id_idx ON hwqueue.event_13 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_13_shard_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, event_id);
+
+CREATE INDEX event_13_shard_id_lease_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_node_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_queue_event_id_idx ON hwqueue.event_13 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_actor_event_id_idx ON hwqueue.event_14 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_14_shard_id_class_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_code_event_id_idx ON hwqueue.event_14 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_14_shard_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, event_id);
+
+CREATE INDEX event_14_shard_id_lease_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_node_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_queue_event_id_idx ON hwqueue.event_14 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_actor_event_id_idx ON hwqueue.event_15 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_15_shard_id_class_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_code_event_id_idx ON hwqueue.event_15 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_15_shard_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, event_id);
+
+CREATE INDEX event_15_shard_id_lease_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_node_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_queue_event_id_idx ON hwqueue.event_15 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_actor_event_id_idx ON hwqueue.event_1 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_1_shard_id_class_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_code_event_id_idx ON hwqueue.event_1 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_1_shard_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, event_id);
+
+CREATE INDEX event_1_shard_id_lease_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_node_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_queue_event_id_idx ON hwqueue.event_1 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_actor_event_id_idx ON hwqueue.event_2 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_2_shard_id_class_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_code_event_id_idx ON hwqueue.event_2 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_2_shard_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, event_id);
+
+CREATE INDEX event_2_shard_id_lease_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_node_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_queue_event_id_idx ON hwqueue.event_2 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_actor_event_id_idx ON hwqueue.event_3 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_3_shard_id_class_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_code_event_id_idx ON hwqueue.event_3 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_3_shard_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, event_id);
+
+CREATE INDEX event_3_shard_id_lease_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_node_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_queue_event_id_idx ON hwqueue.event_3 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_actor_event_id_idx ON hwqueue.event_4 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_4_shard_id_class_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_code_event_id_idx ON hwqueue.event_4 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_4_shard_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, event_id);
+
+CREATE INDEX event_4_shard_id_lease_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_node_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_queue_event_id_idx ON hwqueue.event_4 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_actor_event_id_idx ON hwqueue.event_5 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_5_shard_id_class_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_code_event_id_idx ON hwqueue.event_5 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_5_shard_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, event_id);
+
+CREATE INDEX event_5_shard_id_lease_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_node_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_queue_event_id_idx ON hwqueue.event_5 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_actor_event_id_idx ON hwqueue.event_6 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_6_shard_id_class_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_code_event_id_idx ON hwqueue.event_6 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_6_shard_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, event_id);
+
+CREATE INDEX event_6_shard_id_lease_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_node_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_queue_event_id_idx ON hwqueue.event_6 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_actor_event_id_idx ON hwqueue.event_7 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_7_shard_id_class_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_code_event_id_idx ON hwqueue.event_7 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_7_shard_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, event_id);
+
+CREATE INDEX event_7_shard_id_lease_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_node_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_queue_event_id_idx ON hwqueue.event_7 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_actor_event_id_idx ON hwqueue.event_8 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_8_shard_id_class_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_code_event_id_idx ON hwqueue.event_8 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_8_shard_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, event_id);
+
+CREATE INDEX event_8_shard_id_lease_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_node_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_queue_event_id_idx ON hwqueue.event_8 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_actor_event_id_idx ON hwqueue.event_9 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_9_shard_id_class_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_code_event_id_idx ON hwqueue.event_9 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_9_shard_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, event_id);
+
+CREATE INDEX event_9_shard_id_lease_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_node_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
@@ -9548,10 +10601,236 @@ CREATE UNIQUE INDEX term_digest ON hwqueue.term USING btree (shard_id, digest);
 
 CREATE INDEX term_unpublished ON hwqueue.term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
 
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_0_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_0_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_0_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_0_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_0_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_0_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_10_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_10_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_10_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_10_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_10_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_10_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_10_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_11_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_11_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_11_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_11_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_11_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_11_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_11_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_12_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_12_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_12_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_12_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_12_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_12_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_12_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_13_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_13_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_13_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_13_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_13_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_13_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_13_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_14_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_14_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_14_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_14_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_14_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_14_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_14_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_15_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_15_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_15_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_15_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_15_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_15_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_15_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_1_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_1_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_1_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_1_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_1_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_1_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_1_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_2_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_2_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_2_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_2_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_2_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_2_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_2_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_3_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_3_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_3_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_3_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_3_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_3_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_3_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_4_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_4_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_4_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_4_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_4_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_4_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_4_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_5_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_5_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_5_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_5_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_5_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_5_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_5_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_6_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_6_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_6_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_6_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_6_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_6_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_6_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_7_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_7_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_7_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_7_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_7_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_7_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_7_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_8_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_8_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_8_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_8_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_8_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_8_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_8_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_9_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_9_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_9_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_9_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_9_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_9_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_9_shard_id_queue_event_id_idx;
+
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_producer;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.acting() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
 
@@ -9575,7 +10854,7 @@ REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
 
@@ -9751,6 +11030,14 @@ REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p
 
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
@@ -9820,6 +11107,10 @@ REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch 
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
@@ -9839,6 +11130,8 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
@@ -9924,6 +11217,10 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
@@ -9985,6 +11282,8 @@ REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
@@ -10062,9 +11361,21 @@ REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -10116,11 +11427,13 @@ REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10145,6 +11458,8 @@ REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
@@ -10266,6 +11581,8 @@ GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -10416,6 +11733,10 @@ REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
