@@ -12,7 +12,10 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["ACT_AS", "CALLS", "LIMIT_TIME", "Call", "statement"]
+__all__ = ["ACT_AS", "CALLS", "LIMIT_TIME", "SET_ACTOR", "Call", "statement"]
+
+SET_ACTOR = "select set_config('hwqueue.actor', %(actor)s, true)"
+"""Says, until the transaction ends, who does what it does: the `actor` of its events."""
 
 ACT_AS = (
     "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true),"
@@ -172,6 +175,13 @@ WHAT_IF = _call("what_if", {"p_nodes": "jsonb"}, row=types.ServedClass)
 SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
 SERVICE_POLICY = _call("service_policy", _SERVICE)
 
+# events
+LIST_EVENTS = _call(
+    "list_events",
+    optional={"p_after": "bigint", "p_filter": "jsonb", **_LIMIT},
+    row=types.Event,
+)
+
 # tokens of the HTTP API
 CREATE_TOKEN = _call(
     "create_token",
@@ -204,7 +214,7 @@ PLACEMENT_CLASS_STATS = _call(
 
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
-PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
+PRUNE = _call("prune", optional={**_LIMIT, "p_event_days": "integer"}, row=types.PruneResult)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
 
 # statistics

@@ -28,6 +28,7 @@ NAMES = {
     "AsyncConnection": "Connection",
     "AsyncConnectionPool": "ConnectionPool",
     "AsyncConnectionRunner": "ConnectionRunner",
+    "AsyncEvents": "Events",
     "AsyncLeases": "Leases",
     "AsyncNodes": "Nodes",
     "AsyncPoolRunner": "PoolRunner",

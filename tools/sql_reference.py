@@ -18,6 +18,7 @@ SUBJECTS = {
     "tokens": "Tokens of the HTTP API",
     "claims": "Claims: take, keep, settle",
     "explain": "Explanations",
+    "events": "Events",
     "maintenance": "Maintenance",
     "stats": "Figures: for monitoring and charts",
 }

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from hwqueue.cli import (
     db,
     demo,
+    events,
     lease,
     match,
     metrics,
@@ -42,6 +43,7 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("service", service.app),
     ("worker", worker.app),
     ("metrics", metrics.app),
+    ("events", events.app),
     ("wire", wire.app),
     ("token", token.app),
 )

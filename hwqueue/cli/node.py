@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import typer
 
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import counted
 from hwqueue.cli.inputs import (
     find_node,
@@ -21,7 +21,6 @@ from hwqueue.cli.inputs import (
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
 from hwqueue.cli.spans import ago
-from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.types import Node, NodeTaint, NodeUsage
 from hwqueue.worker.settings import WorkerSettings
@@ -35,7 +34,7 @@ Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_de
 @app.command("list", epilog="Example: hwqueue node list --json")
 def list_(ctx: typer.Context) -> None:
     """List the registered nodes and what they have given away."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         rows = [_row(node) for node in client.list_nodes()]
     show_rows(ctx, rows, empty="no nodes; a worker registers one: hwqueue worker run")
 
@@ -43,7 +42,7 @@ def list_(ctx: typer.Context) -> None:
 @app.command(epilog="Example: hwqueue node show gpu-box-1")
 def show(ctx: typer.Context, node: NodeName) -> None:
     """Show a node: labels, capacity, and the use of every device."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         show_one(ctx, _facts(find_node(client, node)))
 
 
@@ -60,7 +59,7 @@ def usage(
     ] = None,
 ) -> None:
     """Show how full the nodes are, by name."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         found = client.node_usage(state=state, limit=limit, after=after)
     if options_of(ctx).json:
         names = NodeUsage.__dataclass_fields__
@@ -79,7 +78,7 @@ def tags(
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
 ) -> None:
     """Show how many nodes have each value of each label, the commonest first."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         found = client.tag_distribution(label=label, limit=limit)
     rows = [
         {
@@ -124,7 +123,7 @@ def register(
             raise ConfigError("--spec says everything: leave out --tags, --capacity, --gpu, --rack")
         content = {"name": name, "instance_id": uuid4().hex} | json_object(spec, "--spec")
     chosen = identifier(node_id, "--id") if node_id else _id_of(name)
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         epoch = client.register_node(chosen, content or {})
     show_one(ctx, {"node_id": chosen, "node_epoch": epoch})
 
@@ -132,7 +131,7 @@ def register(
 @app.command(epilog="Example: hwqueue node cordon gpu-box-1")
 def cordon(ctx: typer.Context, node: NodeName) -> None:
     """Give a node nothing more; what runs there goes on."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.cordon_node(find_node(client, node).node_id)
     say(ctx, f"{node} gets nothing more; take it back with: hwqueue node uncordon {node}")
 
@@ -140,7 +139,7 @@ def cordon(ctx: typer.Context, node: NodeName) -> None:
 @app.command(epilog="Example: hwqueue node uncordon gpu-box-1")
 def uncordon(ctx: typer.Context, node: NodeName) -> None:
     """Give a cordoned or drained node work again."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.uncordon_node(find_node(client, node).node_id)
     say(ctx, f"{node} gets work again")
 
@@ -155,7 +154,7 @@ def drain(
 ) -> None:
     """Empty a node: nothing more is given, and with --deadline what runs is asked to stop."""
     limit = span(deadline, "--deadline")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         found = find_node(client, node)
         client.drain_node(found.node_id, deadline=limit)
     say(ctx, f"{node} is draining, {found.claims} leases still run there")
@@ -164,7 +163,7 @@ def drain(
 @app.command(epilog="Example: hwqueue node deregister gpu-box-1")
 def deregister(ctx: typer.Context, node: NodeName) -> None:
     """Take a node out of the books; its running leases go back to their queues."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.deregister_node(find_node(client, node).node_id)
     say(ctx, f"{node} is gone")
 
@@ -183,7 +182,7 @@ def taint(
 ) -> None:
     """Keep leases off a node that do not tolerate the taint; no_execute stops what runs, too."""
     content = taint_of(taint, "TAINT")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.taint_node(find_node(client, node).node_id, content)
     say(ctx, f"{node} is tainted {taint}; take it off with: hwqueue node untaint {node} KEY")
 
@@ -198,7 +197,7 @@ def untaint(
     ] = None,
 ) -> None:
     """Take an operator's taints off a node; those it registered with stay."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         gone = client.untaint_node(find_node(client, node).node_id, key, effect=effect)
     say(ctx, f"took {gone} {'taint' if gone == 1 else 'taints'} off {node}")
 
@@ -216,7 +215,7 @@ def attest(
 ) -> None:
     """Vouch that a node belongs to a trust domain, which leases may require."""
     until = moment(expires_at, "--expires-at")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.attest_node(find_node(client, node).node_id, domain, expires_at=until)
     say(ctx, f"{node} is trusted for {domain}")
 
@@ -224,7 +223,7 @@ def attest(
 @app.command(epilog="Example: hwqueue node revoke gpu-box-1 acme.prod")
 def revoke(ctx: typer.Context, node: NodeName, domain: Domain) -> None:
     """End an attestation; running leases that need it are asked to stop at once."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         was_there = client.revoke_attestation(find_node(client, node).node_id, domain)
     say(ctx, f"{node} is {'no longer' if was_there else 'not'} trusted for {domain}")
 
@@ -264,7 +263,7 @@ def what_if(
         tags = {key: _scalar(value) for key, value in pairs(label or [], "--label").items()}
         content = _spec("what-if", "{}", capacity, gpu or [], rack) | {"labels": tags}
         nodes = content | {"count": count}
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         found = client.what_if(nodes)
     rows = [
         {

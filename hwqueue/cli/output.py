@@ -108,6 +108,11 @@ def to_json(value: object) -> str:
     return json.dumps(value, indent=2, default=_plain)
 
 
+def to_json_line(value: object) -> str:
+    """The same in one line, for streams."""
+    return json.dumps(value, default=_plain)
+
+
 def report_error(error: Exception, options: Options) -> ExitCode:
     """Say on stderr what went wrong and what to do; return what to exit with."""
     if options.verbose:

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import span
 from hwqueue.cli.output import say, show_one, show_rows
-from hwqueue.client import Client
 from hwqueue.types import ApiToken
 
 app = typer.Typer(no_args_is_help=True, help="Who may use the HTTP API.")
@@ -42,7 +41,7 @@ def create(
     expires_at = None if lasts is None else datetime.now(UTC) + lasts
     secret = f"hwq_{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(secret.encode()).digest()
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.create_token(name, digest, role, tenant=tenant, expires_at=expires_at)
     if bare:
         typer.echo(secret)
@@ -63,7 +62,7 @@ def create(
 @app.command("list", epilog="Example: hwqueue token list --json")
 def list_(ctx: typer.Context) -> None:
     """List all tokens that there ever were, newest first; what they are is not known any more."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         rows = [_row(token) for token in client.list_tokens()]
     show_rows(ctx, rows, empty="no tokens; make one: hwqueue token create NAME --role ROLE")
 
@@ -71,7 +70,7 @@ def list_(ctx: typer.Context) -> None:
 @app.command(epilog="Example: hwqueue token revoke render-farm")
 def revoke(ctx: typer.Context, name: Name) -> None:
     """End a token; servers may let it in for some seconds more."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         was_good = client.revoke_token(name)
     say(ctx, f"{name} is revoked" if was_good else f"{name} was revoked before")
 

@@ -60,6 +60,11 @@ def claim_keys(claims: Iterable[tuple[UUID | str, int]]) -> tuple[list[UUID], li
     return ids, tokens
 
 
+def checked_actor(actor: Any) -> str:
+    """The name itself. Raises: BadArgument for what is none."""
+    return _text(actor, "actor")
+
+
 def _refused(field: str, value: object, sql_type: str) -> BadArgument:
     wanted, shown = _WANTED[sql_type], repr(value)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."

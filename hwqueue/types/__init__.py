@@ -16,6 +16,7 @@ from hwqueue.types.claims import (
     SettledAndClaimed,
     Settlement,
 )
+from hwqueue.types.events import Event
 from hwqueue.types.explain import (
     ClassExplanation,
     FunnelStage,
@@ -77,6 +78,7 @@ __all__ = [
     "ClaimHint",
     "ClassExplanation",
     "ClassStats",
+    "Event",
     "FunnelStage",
     "Gpu",
     "Heartbeat",

@@ -31,6 +31,8 @@ begin
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_lease.state), p_shard,
+    jsonb_build_object('from', v_lease.state));
   return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
 end
 $$;

@@ -42,6 +42,8 @@ create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now tim
 language plpgsql volatile
 as $$
 begin
+  perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id], format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
+    jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
   perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
     case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
 end

@@ -1,5 +1,6 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
--- tainted nodes; refreshes estimates; publishes terms; counts what has ended (roll_up). Safe to call from anywhere at any time; every part takes at most p_limit and
+-- tainted nodes; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are silent and which classes no node
+-- may run. Safe to call from anywhere at any time; every part takes at most p_limit and
 -- skips what others hold.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit, call again.
@@ -69,6 +70,8 @@ begin
     v_from.class_id := v_estimated.next_after;
     if v_again then
       v_from.estimated_at := p_now;
+      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
+      v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
     end if;
   end if;
   perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);

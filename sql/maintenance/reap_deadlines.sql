@@ -54,6 +54,7 @@ begin
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, l.queue_id, 'failed', p_now, l.lease_id
   from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end
 $$;

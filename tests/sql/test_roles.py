@@ -43,6 +43,7 @@ MAY_CALL: dict[str, set[str]] = {
     "what_if": {OPERATOR, ADMIN},
     "list_leases": {OPERATOR, ADMIN},
     "list_nodes": {OPERATOR, ADMIN},
+    "list_events": {OPERATOR, ADMIN},
     "requeue_lease": {OPERATOR, ADMIN},
     "requeue_failed": {OPERATOR, ADMIN},
     "pause_queue": {OPERATOR, ADMIN},

@@ -225,15 +225,21 @@ class AsyncNodes(AsyncCaller):
             calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
         )
 
-    async def prune(self, *, limit: int = 10_000, shard: int = 0) -> PruneResult:
+    async def prune(
+        self, *, limit: int = 10_000, event_days: int = 14, shard: int = 0
+    ) -> PruneResult:
         """Remove what is past its retention.
 
         Args:
             limit: Most of each kind.
+            event_days: How many whole days events are kept, 1 to 14.
 
+        Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return await self._row(calls.PRUNE, PruneResult, p_limit=limit, p_shard=shard)
+        return await self._row(
+            calls.PRUNE, PruneResult, p_limit=limit, p_event_days=event_days, p_shard=shard
+        )
 
     async def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted anew; it reads everything.
