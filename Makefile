@@ -33,6 +33,8 @@ check: setup ## Lint, types, import directions, generated client
 	$(BIN)/lint-imports
 	$(BIN)/python tools/async_to_sync.py --check
 	$(BIN)/python tools/sql_reference.py --check
+	$(BIN)/python tools/openapi.py --check
+	$(BIN)/python tools/metrics_reference.py --check
 
 test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
 	$(PYTEST) -m 'not slow'
@@ -43,8 +45,10 @@ test-all: setup ## Run the slow tests, too
 sync: setup ## Generate the sync client from the async one
 	$(BIN)/python tools/async_to_sync.py
 
-reference: setup ## Generate docs/reference/sql.md from the function files
+reference: setup ## Generate docs/reference/sql.md, openapi.json and metrics.md from their sources
 	$(BIN)/python tools/sql_reference.py
+	$(BIN)/python tools/openapi.py
+	$(BIN)/python tools/metrics_reference.py
 
 snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install
 	$(BIN)/python -m tests.migrations.snapshot

@@ -12,7 +12,16 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["CALLS", "Call", "statement"]
+__all__ = ["ACT_AS", "CALLS", "LIMIT_TIME", "SET_ACTOR", "Call", "statement"]
+
+SET_ACTOR = "select set_config('hwqueue.actor', %(actor)s, true)"
+"""Says, until the transaction ends, who does what it does: the `actor` of its events."""
+
+ACT_AS = (
+    "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true),"
+    " pg_catalog.set_config('statement_timeout', %(timeout)s, true)"
+)
+"""Says who acts and how many milliseconds a statement may take, until the transaction ends."""
 
 _NONE: Mapping[str, str] = {}
 _SHARD = {"p_shard": "integer"}
@@ -92,7 +101,16 @@ SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
 LIST_LEASES = _call(
     "list_leases",
-    optional={**_QUEUE, "p_state": "text", "p_task": "text", **_LIMIT, "p_before": "uuid"},
+    optional={
+        **_QUEUE,
+        "p_state": "text",
+        "p_task": "text",
+        **_LIMIT,
+        "p_before": "uuid",
+        "p_tenant": "text",
+        **_SERVICE,
+        **_NODE,
+    },
     row=types.LeaseSummary,
 )
 UPDATE_LEASE = _call("update_lease", {**_LEASE, "p_changes": "jsonb"})
@@ -133,7 +151,9 @@ ADOPT_LEASE = _call(
 
 # nodes
 REGISTER_NODE = _call("register_node", {**_NODE, "p_spec": "jsonb"})
-LIST_NODES = _call("list_nodes", optional={"p_name": "text"}, row=types.Node)
+LIST_NODES = _call(
+    "list_nodes", optional={"p_name": "text", **_NODE, "p_after": "text", **_LIMIT}, row=types.Node
+)
 MATCH_NODES = _call(
     "match_nodes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeMatch
 )
@@ -146,18 +166,68 @@ UNTAINT_NODE = _call("untaint_node", {**_NODE, "p_key": "text"}, {"p_effect": "t
 ATTEST_NODE = _call("attest_node", _TRUST, {"p_expires_at": "timestamp with time zone"})
 REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
 
+# explanations
+EXPLAIN_LEASE = _call("explain_lease", _LEASE, row=types.LeaseExplanation)
+EXPLAIN_CLASS = _call("explain_class", {"p_class": "bigint"}, row=types.ClassExplanation)
+WHAT_IF = _call("what_if", {"p_nodes": "jsonb"}, row=types.ServedClass)
+
 # services
 SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
 SERVICE_POLICY = _call("service_policy", _SERVICE)
 
+# events
+LIST_EVENTS = _call(
+    "list_events",
+    optional={"p_after": "bigint", "p_filter": "jsonb", **_LIMIT},
+    row=types.Event,
+)
+
+# tokens of the HTTP API
+CREATE_TOKEN = _call(
+    "create_token",
+    {"p_name": "text", "p_secret_sha256": "bytea", "p_role": "text"},
+    {"p_tenant": "text", "p_expires_at": "timestamp with time zone"},
+)
+CHECK_TOKEN = _call("check_token", {"p_secret_sha256": "bytea"}, row=types.TokenGrant)
+LIST_TOKENS = _call("list_tokens", row=types.ApiToken)
+REVOKE_TOKEN = _call("revoke_token", {"p_name": "text"})
+
+# what operators look at
+PENDING_REASONS = _call(
+    "pending_reasons",
+    optional={**_QUEUE, "p_kind": "text", "p_class": "bigint", "p_order": "text", **_LIMIT},
+    row=types.PendingReason,
+)
+QUEUE_DEPTH = _call("queue_depth", optional=_QUEUE, row=types.QueueDepth)
+NODE_USAGE = _call(
+    "node_usage", optional={"p_state": "text", **_LIMIT, "p_after": "text"}, row=types.NodeUsage
+)
+TAG_DISTRIBUTION = _call(
+    "tag_distribution", optional={"p_label": "text", **_LIMIT}, row=types.TagCount
+)
+LEASE_HISTORY = _call("lease_history", _LEASE, row=types.LeaseEvent)
+PLACEMENT_CLASS_STATS = _call(
+    "placement_class_stats",
+    optional={**_QUEUE, "p_after": "bigint", **_LIMIT},
+    row=types.ClassStats,
+)
+
 # maintenance
 REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
-PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
+PRUNE = _call("prune", optional={**_LIMIT, "p_event_days": "integer"}, row=types.PruneResult)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
+
+# statistics
+METRICS = _call("metrics", row=types.Sample)
+THROUGHPUT = _call("throughput", optional={**_QUEUE, "p_minutes": "integer"}, row=types.Minute)
+
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(
     "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
 )
+
+LIMIT_TIME = "select set_config('statement_timeout', %(milliseconds)s, true)"
+"""Ends every later statement of the transaction that takes longer."""
 
 CALLS: tuple[Call, ...] = tuple(row for row in globals().values() if isinstance(row, Call))
 """All of the above."""

@@ -17,10 +17,14 @@ HwqueueError
     QueueUnknown             QHQ01  no queue has this name
     QueueExists              QHQ02  the queue exists with another policy
     QueueNotEmpty            QHQ03  the queue still holds leases
+  TokenError
+    TokenUnknown             QHK01  no token has this name
+    TokenNameTaken           QHK02  the name was given to a token before
   IdempotencyMismatch        QHT01  the idempotency key was used with other content
   BadArgument                QHA01  an argument is malformed, or out of range
   IsolationLevel             QHA02  the transaction is not read committed
   ConstraintError
+    ClassUnknown             QHC01  no placement class has this id
     PlacementInvalid         QHC03  the placement is malformed
     PlacementContradictory   QHC04  no node could ever meet the placement
     WireInvalid              QHW01  the params blob is not valid
@@ -47,6 +51,7 @@ __all__ = [
     "BY_SQLSTATE",
     "BadArgument",
     "BadToken",
+    "ClassUnknown",
     "ConfigError",
     "ConstraintError",
     "EmbeddedError",
@@ -73,6 +78,9 @@ __all__ = [
     "SchemaError",
     "SchemaTooNew",
     "SchemaTooOld",
+    "TokenError",
+    "TokenNameTaken",
+    "TokenUnknown",
     "WireInvalid",
     "translate",
 ]
@@ -218,6 +226,22 @@ class QueueNotEmpty(QueueError):
     default_sqlstate = "QHQ03"
 
 
+class TokenError(HwqueueError):
+    """The token of the HTTP API is not there, or not as the call assumes."""
+
+
+class TokenUnknown(TokenError):
+    """No token has this name."""
+
+    default_sqlstate = "QHK01"
+
+
+class TokenNameTaken(TokenError):
+    """The name was given to a token before, which may be revoked by now."""
+
+    default_sqlstate = "QHK02"
+
+
 class IdempotencyMismatch(HwqueueError):
     """The idempotency key was used before with other content."""
 
@@ -238,6 +262,12 @@ class IsolationLevel(HwqueueError):
 
 class ConstraintError(HwqueueError):
     """What the lease asks of its node cannot be served; `detail["class"]` names a refused class."""
+
+
+class ClassUnknown(ConstraintError):
+    """No placement class has this id."""
+
+    default_sqlstate = "QHC01"
 
 
 class PlacementInvalid(ConstraintError):
@@ -296,7 +326,15 @@ class EmbeddedError(HwqueueError):
 
 BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
     kind.default_sqlstate: kind
-    for family in (HwqueueError, LeaseError, NodeError, QueueError, ConstraintError, SchemaError)
+    for family in (
+        HwqueueError,
+        LeaseError,
+        NodeError,
+        QueueError,
+        TokenError,
+        ConstraintError,
+        SchemaError,
+    )
     for kind in family.__subclasses__()
     if kind.default_sqlstate is not None
 }

@@ -51,8 +51,11 @@ grant execute on function
 
 -- Operators: everything that people on call need; no claims of their own.
 grant execute on function
-  hwqueue.list_leases(text, text, text, int, uuid, int),
-  hwqueue.list_nodes(text, int),
+  hwqueue.list_leases(text, text, text, int, uuid, text, uuid, uuid, int),
+  hwqueue.list_nodes(text, uuid, text, int, int),
+  hwqueue.explain_lease(uuid, int),
+  hwqueue.explain_class(bigint, int),
+  hwqueue.what_if(jsonb, int),
   hwqueue.list_queues(int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.requeue_lease(uuid, int),
@@ -71,13 +74,30 @@ grant execute on function
   hwqueue.service_policy(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, int),
-  hwqueue.verify_invariants(int)
+  hwqueue.prune(int, int, int),
+  hwqueue.list_events(bigint, jsonb, int, int),
+  hwqueue.verify_invariants(int),
+  hwqueue.check_token(bytea, int),
+  hwqueue.pending_reasons(text, text, bigint, text, int, int),
+  hwqueue.queue_depth(text, int),
+  hwqueue.node_usage(text, int, text, int),
+  hwqueue.tag_distribution(text, int, int),
+  hwqueue.lease_history(uuid, int),
+  hwqueue.placement_class_stats(text, bigint, int, int),
+  hwqueue.throughput(text, int, int),
+  hwqueue.metrics(int)
+  to hwqueue_operator, hwqueue_admin;
+grant select on
+  hwqueue.pending_reasons, hwqueue.pending_no_match, hwqueue.pending_contended, hwqueue.queue_depth, hwqueue.node_usage,
+  hwqueue.tag_distribution, hwqueue.lease_history, hwqueue.placement_class_stats
   to hwqueue_operator, hwqueue_admin;
 
--- Admins: queues and their policies besides.
+-- Admins: queues and their policies, and tokens of the HTTP API besides.
 grant execute on function
   hwqueue.create_queue(text, jsonb, int),
   hwqueue.set_queue_policy(text, jsonb, int),
-  hwqueue.drop_queue(text, boolean, int)
+  hwqueue.drop_queue(text, boolean, int),
+  hwqueue.create_token(text, bytea, text, text, timestamptz, int),
+  hwqueue.list_tokens(int),
+  hwqueue.revoke_token(text, int)
   to hwqueue_admin;

@@ -48,6 +48,10 @@ CREATE TYPE hwqueue.spawn_request AS (
 	wire bytea
 );
 
+CREATE FUNCTION hwqueue.acting() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
+
 CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -88,6 +92,13 @@ begin
     end if;
   end loop;
 end
+$$;
+
+CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array(
+    select coalesce(p_a[b.bucket], 0) + p_sign * coalesce(p_b[b.bucket], 0) from generate_series(1, 15) b(bucket) order by b.bucket)
 $$;
 
 CREATE TABLE hwqueue.placement_class (
@@ -218,6 +229,8 @@ begin
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
   perform hwqueue.add_counts(v_counted, 1, p_shard);
+  perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
+    jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;
 end
 $$;
@@ -429,11 +442,61 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
+                                         p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
+  union all
+  select * from hwqueue.node_failures(hwqueue.exprs_of(p_class.required, false), p_class, p_node, p_load, p_facts, p_counts, p_kept_out, p_now, p_shard)
+$$;
+
 CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
     LANGUAGE sql
     AS $$
   select not exists (
     select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid and x is distinct from pg_current_xact_id_if_assigned())
+$$;
+
+CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_name
+    when 'cpu_milli' then coalesce(p_room.cpu_milli, 9223372036854775807)
+    when 'memory_mib' then coalesce(p_room.memory_mib, 9223372036854775807)
+    when 'slots' then coalesce(p_room.slots, 9223372036854775807)
+    when 'core_milli' then coalesce(p_room.core_milli, 9223372036854775807)
+    when 'core_whole' then coalesce(1000 * p_room.core_whole::bigint, 9223372036854775807)
+    when 'core_numa' then coalesce(1000 * p_room.core_numa::bigint, 9223372036854775807)
+    when 'gpu_parts' then p_room.gpu_parts_free
+    when 'gpu_most' then p_room.gpu_most
+    when 'gpu_whole' then p_room.gpu_whole
+    else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
+$$;
+
+CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with room as materialized (
+    select * from hwqueue.idle_rooms(p_none, p_now, p_shard) where p_idle
+    union all
+    select hwqueue.node_headroom(n.node, u), set_bit(p_none, n.number, 1)
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
+    where not p_idle and get_bit(p_open, n.number) = 1
+  ), asked as materialized (
+    select distinct a.name, a.amount from unnest(p_names, p_amounts) a(name, amount)
+  ), line as (
+    select a.name, hwqueue.amount_left(r.room, a.name) as amount, bit_or(r.mask) as mask, false as is_asked
+    from (select distinct x.name from asked x) a cross join room r group by 1, 2
+    union all
+    select a.name, a.amount, p_none, true from asked a
+  )
+  select l.name, l.amount, l.mask
+  from (select x.name, x.amount, x.is_asked,
+               bit_or(x.mask) over (partition by x.name order by x.amount desc, x.is_asked rows unbounded preceding) as mask
+        from line x) l
+  where l.is_asked
 $$;
 
 CREATE TABLE hwqueue.queue (
@@ -524,12 +587,17 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
-  update hwqueue.claim c
-  set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
-  where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
+    where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+    returning c.lease_id
+  )
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail, p_shard,
+    jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
 $$;
 
 CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
@@ -551,11 +619,13 @@ CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at tim
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_node hwqueue.node;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   if p_expires_at <= v_now then
     perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
@@ -566,6 +636,8 @@ begin
   on conflict (shard_id, node_id, domain) do update
   set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
   perform hwqueue.note_attestations(p_node, p_shard);
+  perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain, 'expires_at', nullif(p_expires_at, 'infinity')), p_node => p_node);
 end
 $$;
 
@@ -575,6 +647,26 @@ CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with ti
 begin
   return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
     array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return hwqueue.holder_list(array(
+    select c.lease_id
+    from (
+      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
+      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
+      where k.shard_id = p_shard and k.terms <> '[]' and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+        and t.value #>> '{spec,use}' = 'away'
+        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
+    ) a
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) = hwqueue.domain_value(a.domain, p_node.node_id, p_node.rack, p_node.labels)
+    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
 end
 $$;
 
@@ -683,6 +775,24 @@ begin
   p_class := hwqueue.bind_spread(p_class);
 end
 $_$;
+
+CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select regexp_replace(left(case p_stage
+    when 'live' then 'a sign of life'
+    when 'cordon' then 'not being cordoned'
+    when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
+    when 'isolation' then case
+      when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
+      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource', coalesce(p_predicate ->> 'gpu', 'shared'))
+      when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
+      else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
+    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
+    when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
+    when 'spread' then hwqueue.spread_words(p_predicate)
+    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end, 300), '[[:cntrl:]]+', ' ', 'g')
+$$;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE
@@ -804,6 +914,7 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET jit TO 'off'
     AS $$
 declare
+  v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
   v_now timestamptz;
@@ -818,12 +929,18 @@ begin
     where l.shard_id = p_shard and l.lease_id = p_lease;
     insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
     values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
+    perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
     return 'cancelled';
   end if;
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
+    if v_claim.stop_reason is distinct from 'cancelled' then
+      perform hwqueue.note_leases('claim_stop_requested', array[p_lease], concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
+        '{"reason": "cancelled"}', v_claim.node_id);
+    end if;
     return 'claimed';
   end if;
   v_lease := hwqueue.find_lease(p_lease, p_shard);
@@ -998,6 +1115,17 @@ begin
       'labels of a lease map text of 1 to 253 characters to text of at most 1024');
   end if;
   return p_labels;
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_limit < 1 then
+    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit), jsonb_build_object('field', 'p_limit'),
+      'give a number of rows, or null for all');
+  end if;
 end
 $$;
 
@@ -1178,6 +1306,28 @@ begin
         coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
       jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  update hwqueue.api_token u
+  set used_at = v_now
+  from (select t.shard_id, t.name from hwqueue.api_token t
+        where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
+          and coalesce(t.used_at, '-infinity') < v_now - interval '1 hour' and coalesce(t.expires_at, 'infinity') > v_now
+        for no key update skip locked) d
+  where u.shard_id = d.shard_id and u.name = d.name;
+  return query
+    select t.name, t.role, t.tenant, t.expires_at, t.shard_id
+    from hwqueue.api_token t
+    where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
+      and coalesce(t.expires_at, 'infinity') > v_now;
 end
 $$;
 
@@ -1449,6 +1599,93 @@ begin
 end
 $$;
 
+CREATE TABLE hwqueue.claim (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    claim_token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    claim_timeout interval NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    assignment jsonb,
+    stop_requested_at timestamp with time zone,
+    stop_reason text,
+    stop_by timestamp with time zone,
+    stop_detail text,
+    counted jsonb
+)
+WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
+
+COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
+
+CREATE TABLE hwqueue.lease (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    headers jsonb,
+    priority smallint NOT NULL,
+    tier smallint NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    state text DEFAULT 'open'::text NOT NULL,
+    attempt_count smallint DEFAULT 0 NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    retry jsonb,
+    claim_timeout interval,
+    deadline timestamp with time zone,
+    idempotency_key text,
+    available_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    node_id uuid,
+    claimed_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    result jsonb,
+    error jsonb,
+    wire bytea
+)
+WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
+
+COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
+
+COMMENT ON COLUMN hwqueue.lease.state IS 'open until finished; the public state says where the open lease waits or runs';
+
+COMMENT ON COLUMN hwqueue.lease.claim_token IS 'token of the last claim that has ended; 0 before';
+
+CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id), p_claim.node_id::text);
+  v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
+begin
+  code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now then p_claim.stop_reason else 'claimed' end;
+  headline := format('runs on %s for %s, attempt %s of %s; ', v_node, hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, v_most)
+    || case when p_claim.expires_at <= p_now
+            then format('its claim expired %s ago, and the next reap ends it', hwqueue.span_words(p_now - p_claim.expires_at))
+            else format('its claim ends in %s unless its worker goes on', hwqueue.span_words(p_claim.expires_at - p_now)) end
+    || case when p_claim.stop_requested_at is null then ''
+            when p_claim.stop_requested_at > p_now
+            then format('; it will be asked to stop in %s (%s)', hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
+            else format('; it was asked to stop %s ago (%s%s)', hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
+                        coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1471,6 +1708,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.class_asks(p_class_ids bigint[], p_shard integer) RETURNS TABLE(ask_id bigint, class_ids bigint[], class hwqueue.placement_class)
+    LANGUAGE sql STABLE
+    AS $$
+  select c.class_id, a.class_ids, c
+  from (
+    select min(x.class_id) as class_id, array_agg(x.class_id) as class_ids
+    from hwqueue.placement_class x
+    where x.shard_id = p_shard and x.class_id = any (p_class_ids)
+    group by x.required, x.tolerate, x.cpu_milli, x.memory_mib, x.gpu_count, x.gpu_milli, x.gpu_wanted, x.custom, x.cpu_isolation, x.gpu_exclusivity
+  ) a
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = a.class_id
+$$;
+
 CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) RETURNS bytea
     LANGUAGE sql STABLE
     AS $$
@@ -1480,70 +1730,131 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, nodes_near integer, room bit varying, code text, message text)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_none bit varying;
+  v_open bit varying;
+  v_live bit varying;
+begin
+  select repeat('0', count(*)::int)::bit varying, coalesce(string_agg(n.is_open::int::text, '' order by n.number), '')::bit varying,
+         coalesce(string_agg(n.is_live::int::text, '' order by n.number), '')::bit varying
+  into v_none, v_open, v_live
+  from hwqueue.numbered_nodes(p_now, p_shard) n;
+  return query
+    with part as materialized (
+      select row_number() over () as nr, p.* from hwqueue.class_parts(p_class_ids, v_open, v_none, p_now, p_shard) p
+    ), fit as materialized (
+      select a.ask_id, a.class_ids, a.class, coalesce(f.mask, ~v_none) as mask, coalesce(f.room, ~v_none) & v_open as room, coalesce(f.is_known, true) as is_known
+      from hwqueue.class_asks(p_class_ids, p_shard) a
+      left join (
+        select p.ask_id, bit_and(p.mask) as mask, bit_and(coalesce(p.room, p.mask)) as room, bool_and(p.mask is not null) as is_known
+        from part p group by p.ask_id) f on f.ask_id = a.ask_id
+    ), unmet as materialized (  -- for each part, the live nodes that meet all others
+      select p.nr, p.ask_id, bit_count(coalesce(bit_and(o.mask), ~v_none) & v_open) as near, position(B'1' in coalesce(bit_and(o.mask), ~v_none) & v_open) as first
+      from fit f
+      join part p on p.ask_id = f.ask_id
+      left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
+      where bit_count(f.mask & v_open) = 0 and p.mask is not null
+      group by p.nr, p.ask_id
+    ), worst as (
+      select distinct on (u.ask_id) u.ask_id, u.near, p.part, p.expr, bit_count(p.mask & v_open) as meeting,
+             case when u.near > 0 then u.first else position(B'1' in ~p.mask & v_open) end - 1 as number
+      from unmet u join part p on p.nr = u.nr
+      order by u.ask_id, u.near desc, bit_count(p.mask & v_open), p.nr
+    )
+    select c.class_id, case when f.is_known or bit_count(f.mask & v_open) = 0 then bit_count(f.mask & v_open)::int end,
+           bit_count(f.mask & v_live & ~v_open)::int, bit_count(f.mask & ~v_live)::int, coalesce(w.near, 0)::int, f.room::bit varying, r.code,
+           case when w.near > 0 then format('%s live nodes would do but for one thing: on %s, %s', w.near, (n.node).name, r.message)
+                when w.meeting = 0 then format('no live node will do: on %s, %s', (n.node).name, r.message)
+                else format('no live node has all that is asked, and only %s have this: on %s, %s', w.meeting, (n.node).name, r.message) end
+    from fit f
+    cross join lateral unnest(f.class_ids) c(class_id)
+    left join worst w on w.ask_id = f.ask_id
+    left join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = w.number
+    left join lateral hwqueue.part_reason(w.part, w.expr, f.class, n.node, n.attested) r on true;
+end
+$$;
+
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
 $$;
 
+CREATE FUNCTION hwqueue.class_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ask_id bigint, part text, expr jsonb, mask bit varying, room bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with ask as materialized (
+    select a.ask_id, a.class from hwqueue.class_asks(p_class_ids, p_shard) a
+  ), node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), required as materialized (
+    select a.ask_id, e.value as expr from ask a cross join lateral jsonb_array_elements((a.class).required) e
+  ), manner as materialized (  -- nodes that are alike in what isolation they honour
+    select row_number() over () as manner_id, m.*
+    from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
+                 bit_or(set_bit(p_none, n.number, 1)) as mask
+          from node n group by 1, 2, 3, 4) m
+  ), need as materialized (
+    select a.ask_id, m.manner_id, d.name, d.amount
+    from ask a cross join manner m
+    cross join lateral (
+      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
+             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
+    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
+                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
+  ), enough as materialized (
+    select t.name, t.amount, t.mask, r.mask as room
+    from (select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d) l
+    cross join lateral hwqueue.amount_masks(l.names, l.amounts, true, p_open, p_none, p_now, p_shard) t
+    join lateral hwqueue.amount_masks(l.names, l.amounts, false, p_open, p_none, p_now, p_shard) r on r.name = t.name and r.amount = t.amount
+  ), device as (  -- of classes that name devices: only nodes that have them count, and each by itself
+    select w.ask_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.idle_load(n.node)) = 0
+               and not hwqueue.has_isolation_conflict(w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
+                                                      (n.node).gpu_ids, (n.node).gpu_parents)), p_none) as mask,
+           coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.read_load((n.node).node_id, p_shard)) = 0), p_none) as room
+    from (select a.ask_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)) w
+    join (select i.id, x.number, x.node from node x cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)) n on n.id = w.id
+    group by w.ask_id
+  )
+  select r.ask_id, 'require', r.expr, e.mask, null::bit varying
+  from required r
+  join hwqueue.expr_masks(array(select distinct x.expr from required x), p_none, p_now, p_shard) e on e.expr = r.expr
+  union all
+  select a.ask_id, 'taints', null, t.mask, null
+  from ask a
+  join hwqueue.toleration_masks(array(select distinct (x.class).tolerate from ask x), p_none, p_now, p_shard) t on t.tolerate = (a.class).tolerate
+  union all
+  select a.ask_id, 'isolation', null, bit_or(case when i.is_met then m.mask else p_none end), null
+  from ask a cross join manner m
+  cross join lateral (
+    -- the first for most, and cheap
+    select (a.class).cpu_isolation is null and (a.class).gpu_exclusivity is null and m.gpu_share_mode = 'fractional'
+           or not hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}') as is_met) i
+  group by a.ask_id having not bool_and(i.is_met)
+  union all
+  select c.ask_id, 'capacity', null, bit_or(c.mask & m.mask), bit_or(c.room & m.mask)
+  from (select d.ask_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
+        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
+  join manner m on m.manner_id = c.manner_id
+  group by c.ask_id
+  union all
+  select a.ask_id, 'device', null, coalesce(d.mask, p_none), coalesce(d.room, p_none)
+  from ask a left join device d on d.ask_id = a.ask_id
+  where (a.class).gpu_wanted <> '{}'
+$$;
+
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-  with known as materialized (
-    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources,
-           hwqueue.attested_at(p_node, p_now) as attested
-  ), short as (
-    select s.now, s.ever, s.now & ~s.ever & s.own as contended, hwqueue.node_headroom(p_node, p_load) as room
-    from (select hwqueue.class_shortage(p_class, p_node, p_load) as now, hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) as ever,
-                 case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
-                 + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end as own) s
-  )
-  select coalesce(jsonb_agg(r.reason), '[]')
-  from (
-    select jsonb_build_object('code', u.code, 'permanent', u.is_fixed, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(e.value), p_node.labels),
-                              'predicate', hwqueue.without_terms(e.value)) as reason
-    from known f
-    cross join jsonb_array_elements(p_class.required) e
-    cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts, f.attested) as code,
-             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null, f.attested) is not null as is_fixed) u
-    where u.code is not null
-    union all
-    select jsonb_build_object('code', 'untolerated_taint', 'permanent', true,
-      'message', hwqueue.reason_message('untolerated_taint', t.value, '{}'), 'predicate', t.value)
-    from jsonb_array_elements(hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate)) t
-    union all
-    select jsonb_build_object('code', u.code, 'permanent', false, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(s.value), '{}'),
-                              'predicate', hwqueue.without_terms(s.value))
-    from known f
-    cross join jsonb_array_elements(p_class.spread) with ordinality s
-    cross join lateral (
-      select hwqueue.spread_reason(s.value, p_class, f.facts, p_recount #> array['spread', (s.ordinality - 1)::text],
-                                   p_now, p_shard) as code) u
-    where u.code is not null
-    union all
-    select jsonb_build_object('code', 'anti_affinity_conflict', 'permanent', false,
-      'message', format('a running lease in the same %s keeps away from such leases', k.domain))
-    from (select hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as domain) k
-    where k.domain is not null
-    union all
-    select jsonb_build_object('code', c.code, 'permanent', true, 'message', c.message, 'predicate', c.predicate)
-    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
-                                     p_node.gpu_parents) c
-    union all
-    -- of what it would have to itself: the node has enough, others have it now
-    select jsonb_build_object('code', 'nodes_support_but_contended', 'permanent', false, 'message',
-             format('the node honours the class, but running leases have its %s', hwqueue.lacking(s.contended, p_class, s.room)))
-    from short s where s.contended <> 0
-    union all
-    select jsonb_build_object('code', 'insufficient_capacity', 'permanent', s.ever <> 0,
-      'message', format('not enough %s: %s', hwqueue.lacking(s.now - s.contended, p_class, s.room),
-        case when s.ever <> 0 then 'the node never has as much' else 'in use by running leases' end))
-    from short s where s.now <> s.contended
-    union all
-    select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
-    where p_node.cordoned_at is not null
-  ) r
+  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
+  from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
+               hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as kept_out offset 0) k
+  cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
 $$;
 
 CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS double precision
@@ -1571,6 +1882,28 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
                           p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+$$;
+
+CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
+  from (
+    select regexp_replace(coalesce(nullif(concat_ws(', ',
+      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
+      hwqueue.resource_words(p_class.placement -> 'resources'),
+      'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
+      (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
+       from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
+      (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
+       from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'tolerates ' || (
+        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
+                          || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
+        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
+      '[[:cntrl:]]+', ' ', 'g') as words
+  ) w
 $$;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -1709,13 +2042,13 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETU
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_now timestamptz;
+  v_node hwqueue.node;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
+  v_node := hwqueue.set_cordon(p_node, p_shard);
+  if v_node.cordoned_at is null then
+    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);
+  end if;
 end
 $$;
 
@@ -1738,6 +2071,77 @@ CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer,
     AS $$
   select c.core::int, (p_assignment -> 'core_milli' ->> (c.ordinality::int - 1))::int
   from jsonb_array_elements_text(p_assignment -> 'cores') with ordinality c(core, ordinality)
+$$;
+
+CREATE FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_count int;
+begin
+  -- one statement, one snapshot: a lease that is being requeued is in finished or in requeued, never in both
+  with ended as (
+    select f.queue_id, s.state as finished, null as outcome, false as retried,
+           case when l.claimed_at is not null  -- of completed ones
+                then greatest(extract(epoch from l.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
+           extract(epoch from l.finished_at - l.claimed_at)::double precision as ran
+    from hwqueue.queue q
+    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
+    cross join lateral (
+      select x.queue_id, x.lease_id from hwqueue.finished x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
+      offset 0) f
+    left join hwqueue.lease l on s.state = 'completed' and l.shard_id = p_shard and l.lease_id = f.lease_id
+    where q.shard_id = p_shard
+    union all
+    select r.queue_id, r.state, null, false, null, null
+    from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+    union all
+    select l.queue_id, null, a.outcome,
+           a.outcome in ('failed', 'expired', 'superseded')
+             and not exists (select 1 from hwqueue.finished f
+                             where f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = 'failed' and f.finished_at = a.ended_at
+                               and f.lease_id = a.lease_id)
+             and not exists (select 1 from hwqueue.requeued r where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
+           null, null
+    -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
+    from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
+    join hwqueue.lease l on l.shard_id = a.shard_id and l.lease_id = a.lease_id
+    where a.shard_id = p_shard
+  ), sums as (
+    select e.queue_id, count(*) as ended,
+           count(*) filter (where e.finished = 'completed') as completed, count(*) filter (where e.finished = 'failed') as failed,
+           count(*) filter (where e.finished = 'cancelled') as cancelled, count(*) filter (where e.outcome = 'failed') as attempts_failed,
+           count(*) filter (where e.outcome = 'expired') as attempts_expired,
+           count(*) filter (where e.outcome = 'superseded') as attempts_superseded,
+           count(*) filter (where e.outcome = 'released') as attempts_released,
+           count(*) filter (where e.outcome = 'cancelled') as attempts_cancelled, count(*) filter (where e.retried) as retried,
+           coalesce(sum(e.waited), 0) as wait_seconds, array_agg(e.waited) filter (where e.waited is not null) as waits,
+           coalesce(sum(e.ran), 0) as run_seconds, array_agg(e.ran) filter (where e.ran is not null) as runs
+    from ended e group by e.queue_id
+  ), written as (
+    insert into hwqueue.minute_stat (shard_id, queue_id, minute, completed, failed, cancelled, attempts_failed, attempts_expired,
+      attempts_superseded, attempts_released, attempts_cancelled, retried, wait_seconds, wait_counts, run_seconds, run_counts)
+    select p_shard, s.queue_id, date_trunc('minute', p_from), coalesce(o.completed, 0) + s.completed, coalesce(o.failed, 0) + s.failed,
+           coalesce(o.cancelled, 0) + s.cancelled, coalesce(o.attempts_failed, 0) + s.attempts_failed,
+           coalesce(o.attempts_expired, 0) + s.attempts_expired, coalesce(o.attempts_superseded, 0) + s.attempts_superseded,
+           coalesce(o.attempts_released, 0) + s.attempts_released, coalesce(o.attempts_cancelled, 0) + s.attempts_cancelled,
+           coalesce(o.retried, 0) + s.retried, coalesce(o.wait_seconds, 0) + s.wait_seconds,
+           hwqueue.add_histograms(o.wait_counts, hwqueue.histogram_of(s.waits)), coalesce(o.run_seconds, 0) + s.run_seconds,
+           hwqueue.add_histograms(o.run_counts, hwqueue.histogram_of(s.runs))
+    from sums s
+    left join lateral (
+      select x.* from hwqueue.minute_stat x where x.shard_id = p_shard and x.queue_id = s.queue_id order by x.minute desc limit 1) o on true
+    on conflict (shard_id, queue_id, minute) do update set
+      completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
+      attempts_failed = excluded.attempts_failed, attempts_expired = excluded.attempts_expired,
+      attempts_superseded = excluded.attempts_superseded, attempts_released = excluded.attempts_released,
+      attempts_cancelled = excluded.attempts_cancelled, retried = excluded.retried, wait_seconds = excluded.wait_seconds,
+      wait_counts = excluded.wait_counts, run_seconds = excluded.run_seconds, run_counts = excluded.run_counts
+  )
+  select coalesce(sum(s.ended), 0) into v_count from sums s;
+  return v_count;
+end
 $$;
 
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -1835,6 +2239,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
+
+CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+  select greatest(p_now - interval '1 hour', (
+    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
+$$;
+
 CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -1876,6 +2291,7 @@ begin
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
     insert into hwqueue.low_water (shard_id, queue_id, class_id, version) values (p_shard, v_existing.queue_id, 0, 0);
+    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
   v_existing := hwqueue.find_queue(p_queue, p_shard);
@@ -1884,6 +2300,36 @@ begin
       jsonb_build_object('queue', p_queue, 'policy', hwqueue.queue_policy(v_existing)),
       'change it with set_queue_policy, or create it with the policy it has');
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_name, 'p_name');
+  if octet_length(p_secret_sha256) is distinct from 32 then
+    perform hwqueue.refuse('QHA01', 'p_secret_sha256 must be the 32 bytes of a sha256', jsonb_build_object('field', 'p_secret_sha256'),
+      'make a secret of at least 32 random bytes and give its hash');
+  end if;
+  perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
+  perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
+  if p_expires_at <= v_now then
+    perform hwqueue.refuse('QHA01', format('p_expires_at has passed: %s', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+      'give a time to come, or null for a token that does not expire');
+  end if;
+  begin
+    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user),
+            p_expires_at);
+  exception when unique_violation then
+    perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
+      jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
+  end;
 end
 $$;
 
@@ -1939,6 +2385,7 @@ begin
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
     delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
@@ -1979,23 +2426,86 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with waiting as materialized (
+    select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
+                or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
+    from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
+  ), asked as materialized (
+    select coalesce(array_agg(w.class_id), '{}') as class_ids, (
+             select repeat('0', count(*)::int)::bit varying from hwqueue.numbered_nodes(p_now, p_shard)) as none
+    from waiting w where w.is_judged
+  ), judged as materialized (
+    select f.class_id, case when f.nodes_matching = 0 then 'no_match'
+                            when bit_count(f.room & coalesce(t.mask, ~a.none)) = 0 then 'contended' end as reason
+    from asked a
+    cross join lateral hwqueue.class_fits(a.class_ids, p_now, p_shard) f
+    left join hwqueue.untaken_masks(a.class_ids, a.none, p_now, p_shard) t on t.class_id = f.class_id
+  ), unmet as materialized (
+    select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
+           w.pending * c.memory_mib * 1048576 as memory_bytes,
+           w.pending * case when c.gpu_milli > 0 then c.gpu_milli / 1000.0 else c.gpu_count end as gpus,
+           row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
+    from judged j
+    join waiting w on w.class_id = j.class_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+    where j.reason is not null
+  ), shown as (
+    select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores, u.memory_bytes, u.gpus
+    from unmet u where u.place <= 50
+    union all
+    select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes), sum(u.gpus)
+    from unmet u where u.place > 50 group by u.reason
+  )
+  select s.name, jsonb_build_object('queue', d.queue, 'class', d.class, 'reason', d.reason), s.value
+  from shown d
+  cross join lateral (values
+    ('hwqueue_unmet_leases', d.pending::double precision),
+    ('hwqueue_unmet_oldest_seconds', hwqueue.seconds_since(d.oldest_at, p_now)),
+    ('hwqueue_unmet_cpu_cores', d.cpu_cores),
+    ('hwqueue_unmet_memory_bytes', d.memory_bytes),
+    ('hwqueue_unmet_gpus', d.gpus)
+  ) s(name, value)
+  union all
+  select 'hwqueue_unmet_class_info',
+         jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement', left(hwqueue.class_words(c), 200)), 1
+  from unmet u
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+  where u.place <= 50
+  union all
+  select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w where not w.is_judged
+  union all
+  select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name), coalesce(sum(u.pending), 0)
+  from hwqueue.queue q
+  left join unmet u on u.queue = q.name and u.reason = 'no_match'
+  where q.shard_id = p_shard and q.dropped_at is null
+  group by q.name
+$$;
+
 CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_node hwqueue.node;
+  v_ended int;
   v_state hwqueue.node_state;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   v_state := hwqueue.lock_node(p_node, null, p_shard);
-  perform hwqueue.read_node(p_node, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
+    jsonb_build_object('claims_ended', v_ended), p_node => p_node);
 end
 $$;
 
@@ -2011,6 +2521,14 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
               then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
               when p_domain like 'own:%' then p_node::text end
   end
+$$;
+
+CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
+              when p_domain in ('node', 'own:node') then 'on the same node'
+              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
 $$;
 
 CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
@@ -2060,6 +2578,7 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_node hwqueue.node;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -2067,11 +2586,13 @@ begin
     perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
       jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
   end if;
-  perform hwqueue.cordon_node(p_node, p_shard);
+  v_node := hwqueue.set_cordon(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_event('node_drained', format('node %s is drained', v_node.name) || coalesce(', what runs there is to stop by ' || (v_now + p_deadline), ''),
+    p_shard, jsonb_build_object('drain_by', v_now + p_deadline), p_node => p_node);
   if p_deadline is not null then
-    perform hwqueue.ask_to_stop(hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
+    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
   end if;
 end
 $$;
@@ -2082,6 +2603,7 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     AS $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_asked uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -2097,9 +2619,16 @@ begin
   v_now := hwqueue.clock();
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
-  where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
+    where c.shard_id = p_shard and c.queue_id = v_queue.queue_id
+    returning c.lease_id, c.node_id
+  )
+  select array_agg(a.lease_id) into v_asked from asked a;
+  perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
+    jsonb_build_object('claims', coalesce(cardinality(v_asked), 0)), p_queue => p_queue);
+  perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
 end
 $$;
 
@@ -2110,6 +2639,7 @@ declare
   v_before hwqueue.node := hwqueue.read_node(p_node, p_shard);
   v_node hwqueue.node;
   v_now timestamptz := hwqueue.clock();
+  v_count int;
 begin
   -- before the lock: it may wait for a registration of such a node
   v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);
@@ -2131,8 +2661,15 @@ begin
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
   perform hwqueue.note_edit(p_node, p_shard);
-  return (select count(*) from jsonb_array_elements(v_before.operator_taints) t
-          where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
+              where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  if v_node.operator_taints <> v_before.operator_taints then
+    perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
+      case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
+           else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
+      p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
+  end if;
+  return v_count;
 end
 $$;
 
@@ -2149,34 +2686,6 @@ CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_que
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
-
-CREATE TABLE hwqueue.claim (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    claim_token bigint NOT NULL,
-    attempt smallint NOT NULL,
-    claim_timeout interval NOT NULL,
-    claimed_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    check_at timestamp with time zone NOT NULL,
-    assignment jsonb,
-    stop_requested_at timestamp with time zone,
-    stop_reason text,
-    stop_by timestamp with time zone,
-    stop_detail text,
-    counted jsonb
-)
-WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
-
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
-
-COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql
@@ -2201,6 +2710,9 @@ begin
   where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   values (p_shard, p_claim.queue_id, case when v_cancelled then 'cancelled' else 'failed' end, p_now, p_claim.lease_id);
+  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end, array[p_claim.lease_id],
+    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
+    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   return case when v_cancelled then 'cancelled' else 'failed' end;
 end
 $$;
@@ -2313,10 +2825,105 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select left(regexp_replace(coalesce(
+    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
+      coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
+    p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
+$$;
+
+CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if jsonb_typeof(p_codes) is distinct from 'array' then
+    return array[hwqueue.json_text(p_codes, 'filter.code', 100)];
+  end if;
+  if jsonb_array_length(p_codes) not between 1 and 100 then
+    perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts', 'leave it out for all codes', 'QHA01');
+  end if;
+  return array(
+    select distinct coalesce(hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
+    from jsonb_array_elements(p_codes) with ordinality c);
+end
+$$;
+
+CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
+
+CREATE TABLE hwqueue.event (
+    shard_id integer NOT NULL,
+    slot smallint NOT NULL,
+    event_id bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    code text NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text NOT NULL,
+    message text NOT NULL,
+    detail jsonb
+)
+PARTITION BY LIST (slot);
+
+COMMENT ON TABLE hwqueue.event IS 'who did what; not for claims and completions';
+
+COMMENT ON COLUMN hwqueue.event.slot IS 'number of its day, modulo 16';
+
+COMMENT ON COLUMN hwqueue.event.event_id IS 'the transaction''s id x 2^20, and a running number';
+
+COMMENT ON COLUMN hwqueue.event.queue IS 'its name: ids of queues that are gone say nothing';
+
+CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) RETURNS SETOF hwqueue.event
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
+begin
+  if p_after is not null then
+    return query
+      select e.* from hwqueue.event e
+      where e.shard_id = p_shard and e.event_id > p_after and e.event_id < p_below
+        and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
+        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
+        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
+        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
+      order by e.event_id limit p_limit;
+  else
+    return query
+      select e.* from hwqueue.event e
+      where e.shard_id = p_shard and (p_below is null or e.event_id < p_below)
+        and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
+        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
+        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
+        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
+      order by e.event_id desc limit p_limit;
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_since is not null or p_until is not null then array(
+    select distinct (d & 15)::smallint
+    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')), hwqueue.event_day(least(p_until, p_now))) d) end
+$$;
+
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
+  perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id], format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
+    jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
   perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
     case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
 end
@@ -2337,7 +2944,7 @@ begin
     order by c.check_at limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   for v_claim in
@@ -2349,11 +2956,227 @@ begin
     order by c.check_at limit p_limit - v_count
     for update of c skip locked for no key update of s skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
 end
+$$;
+
+CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_head hwqueue.ready;
+  v_found record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
+  if not found then
+    perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),
+      jsonb_build_object('class_id', p_class, 'shard_id', p_shard), 'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
+  end if;
+  as_of := hwqueue.clock();
+  select r.* into v_head from hwqueue.ready r
+  where r.shard_id = p_shard and r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
+  select * into v_found from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, as_of, p_shard);
+  class_id := p_class;
+  shard_id := p_shard;
+  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_class.queue_id;
+  words := hwqueue.class_words(v_class);
+  headline := case when v_found.pending = 0 then 'nothing of it is pending; ' else '' end || v_found.headline;
+  code := coalesce(v_found.code, 'ready');
+  permanent := v_found.permanent;
+  waits_until := v_found.waits_until;
+  funnel := v_found.funnel;
+  sole_blockers := v_found.sole_blockers;
+  nearest := v_found.nearest;
+  help := v_found.help;
+  pending := v_found.pending;
+  nodes_registered := v_found.nodes_registered;
+  nodes_live := v_found.nodes_live;
+  nodes_matching := v_found.nodes_matching;
+  nodes_free := v_found.nodes_free;
+  leases := (
+    select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
+             'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position), '[]')
+    from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class order by d.tier, d.rank, d.position limit 20) r
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id);
+  return next;
+end
+$$;
+
+CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
+  v_class hwqueue.placement_class;
+  v_claim hwqueue.claim;
+  v_entry hwqueue.ready;
+  v_found record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
+  state := hwqueue.lease_state(p_lease, p_shard);
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  as_of := hwqueue.clock();
+  lease_id := p_lease;
+  shard_id := p_shard;
+  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  class_id := v_lease.class_id;
+  words := hwqueue.class_words(v_class);
+  permanent := v_lease.state <> 'open';
+  if state = 'claimed' and v_claim.lease_id is not null then
+    select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
+    waits_until := v_claim.expires_at;
+  elsif state <> 'pending' then
+    code := state;
+    headline := hwqueue.resting_story(v_lease, state, as_of, p_shard);
+    waits_until := case when state = 'scheduled' then v_lease.available_at end;
+  else
+    select r.* into v_entry from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+      and r.position = v_lease.position and r.lease_id = p_lease;
+    "position" := hwqueue.place_in_line(v_lease, p_shard);
+    select * into v_found from hwqueue.explain_waiting(v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard);
+    code := coalesce(v_found.code, 'ready');
+    headline := v_found.headline || case when v_found.code is not null then ''
+      when "position" = 0 then '; it is the first in line'
+      when "position" > 10000 then '; more than 10000 leases of the queue come before it'
+      else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
+      || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
+    permanent := v_found.permanent;
+    waits_until := v_found.waits_until;
+    funnel := v_found.funnel;
+    sole_blockers := v_found.sole_blockers;
+    nearest := v_found.nearest;
+    help := v_found.help;
+    pending := v_found.pending;
+    nodes_registered := v_found.nodes_registered;
+    nodes_live := v_found.nodes_live;
+    nodes_matching := v_found.nodes_matching;
+    nodes_free := v_found.nodes_free;
+  end if;
+  return next;
+end
+$$;
+
+CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_queue hwqueue.queue;
+  v_known jsonb := hwqueue.known_of_others(p_class, p_lease, p_now, p_shard);
+  v_prefers boolean;
+  v_fleet jsonb;
+  v_first record;
+  v_free hwqueue.node;
+begin
+  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
+  v_prefers := p_eligible_at + coalesce(p_class.patience, v_queue.patience) > p_now
+    and (p_class.preferred <> '[]' or exists (
+           select 1 from hwqueue.profile p where p.shard_id = p_shard and p.taints @> '[{"effect": "prefer_no_schedule"}]'));
+  v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
+  select count(*) into pending
+  from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id limit 10001) r;
+  nodes_registered := (v_fleet ->> 'registered')::bigint;
+  nodes_live := (v_fleet ->> 'live')::bigint;
+  nodes_matching := (v_fleet ->> 'matching')::bigint;
+  nodes_free := (v_fleet ->> 'free')::bigint;
+  funnel := v_fleet -> 'funnel';
+  sole_blockers := (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
+      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
+      'samples', s.value -> 'samples')) order by s.ordinality), '[]')
+    from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
+  nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
+                                p_class, p_lease, v_known, p_now, p_shard);
+  help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
+  select * into v_first from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard);
+  headline := v_first.headline;
+  code := v_first.code;
+  permanent := v_first.permanent;
+  if p_deadline <= p_now then
+    code := 'deadline_exceeded';
+    permanent := true;
+    headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
+  elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
+    select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
+    waits_until := p_eligible_at + hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now, p_shard);
+    if waits_until > p_now then
+      code := 'waiting_for_preferred';
+      headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
+        case nodes_free when 1 then 'the free node ' || v_free.name else 'the ' || nodes_free || ' free nodes' end);
+    else
+      waits_until := null;
+    end if;
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with node as materialized (
+    select n.number, n.node, n.attested from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), site as materialized (  -- nodes with the same labels, rack and attestations
+    select p.labels, p.rack, s.attested, s.mask
+    from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
+  ), asked as materialized (
+    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids
+    from unnest(p_exprs) with ordinality e(expr, ordinality)
+    cross join lateral hwqueue.expr_sight(e.expr) s
+  ), sight as materialized (
+    select row_number() over () as sight_id, s.keys, s.sees_rack, s.trusts
+    from (select distinct a.keys, a.sees_rack, a.trusts from asked a) s
+  ), kind as materialized (  -- nodes that requirements of one sight cannot tell apart
+    select row_number() over () as kind_id, k.*
+    from (
+      select g.sight_id, hwqueue.labels_seen(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
+             case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d where d = any (t.attested)) end as attested,
+             bit_or(t.mask) as mask
+      from sight g cross join site t
+      group by 1, 2, 3, 4) k
+  ), anchored as materialized (
+    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral unnest(hwqueue.profile_anchors(k.labels, k.rack)) a(anchor)
+  ), work as materialized (
+    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
+    from asked a
+    join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
+    join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
+  ), met as (
+    select w.id, bit_or(k.mask) as mask
+    from work w
+    cross join lateral unnest(w.anchors) a(anchor)
+    join anchored c on c.sight_id = w.sight_id and c.anchor = a.anchor
+    join kind k on k.kind_id = c.kind_id
+    where w.so_far <= 100000 and hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
+    group by w.id
+  ), known as materialized (  -- by id, if any is named
+    select n.number, i.id
+    from node n cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
+    where exists (select 1 from work w where w.ids <> '{}')
+  ), named as (
+    select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
+           bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
+             (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
+    from work w
+    cross join lateral unnest(w.ids) i(id)
+    join known k on k.id = i.id
+    join node n on n.number = k.number
+    group by w.id
+  )
+  select w.expr, case when w.so_far <= 100000 then
+           coalesce(m.mask, p_none) & ~coalesce(n.mask, p_none) | coalesce(n.met, p_none) end
+  from work w
+  left join met m on m.id = w.id
+  left join named n on n.id = w.id
 $$;
 
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
@@ -2402,6 +3225,59 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+begin
+  sees_rack := false;
+  trusts := '{}';
+  ids := '{}';
+  if p_expr ? 'label' then  -- most are: no path needs to be walked
+    keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label'] else array[p_expr ->> 'label'] end;
+    return;
+  end if;
+  keys := array(
+    select k.key from (
+      select t.key #>> '{}' as key from jsonb_path_query(p_expr, 'strict $.**.label ? (@.type() == "string")', '{}', true) t(key)
+      union select t.key #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.other_label ? (@.type() == "string")', '{}', true) t(key)
+      union select jsonb_object_keys(t.tags) from jsonb_path_query(p_expr, 'strict $.**.tags ? (@.type() == "object")', '{}', true) t(tags)) k
+    order by 1);
+  sees_rack := jsonb_path_exists(p_expr, 'strict $.** ? (exists(@.rack))', '{}', true);
+  trusts := array(
+    select distinct t #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
+  ids := array(
+    select distinct (t.id #>> '{}')::uuid
+    from (select jsonb_path_query(p_expr, 'lax $.**.node[*]') as id
+          union select jsonb_path_query(p_expr, 'lax $.**.resource[*]')) t
+    where jsonb_typeof(t.id) = 'string' and t.id #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+end
+$_$;
+
+CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_expr ? 'label' then
+    return hwqueue.label_words(p_expr);
+  elsif p_expr ? 'tags' then
+    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
+  elsif p_expr ? 'any' then
+    return (
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
+  elsif p_expr ? 'trust' then
+    return 'trusted for ' || left(p_expr ->> 'trust', 100);
+  elsif p_expr ?| array['lease', 'service', 'leases'] then
+    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
+      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
+           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
+           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
+      hwqueue.domain_words(p_expr ->> 'domain'));
+  end if;
+  return hwqueue.target_words(p_expr, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2415,6 +3291,22 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
+  from jsonb_array_elements(p_required) with ordinality e
+  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
+                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
+$_$;
+
+CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
+  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
@@ -2512,6 +3404,7 @@ begin
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, l.queue_id, 'failed', p_now, l.lease_id
   from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end
 $$;
@@ -2529,6 +3422,63 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
     'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
                     else p_retry_at::text end), p_shard)
+$$;
+
+CREATE FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_index int := (p_predicate ->> 'term')::int;
+  v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
+  v_fact jsonb := p_facts -> v_index;
+  v_domain text := coalesce((select t.domain from hwqueue.term t
+                             where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
+                            hwqueue.term_domain(v_spec, p_shard));
+  v_holders jsonb;
+  v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
+begin
+  if p_stage = 'free' then
+    v_holders := hwqueue.room_holders(p_node.node_id, p_now, p_shard);
+  elsif p_stage = 'away' and p_predicate is null then
+    v_domain := p_kept_out;
+    v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
+    v_holders := hwqueue.away_holders(p_class, p_lease, p_node, p_now, p_shard);
+  elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
+    v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'wanted', hwqueue.blocker_words(p_stage, p_code, p_predicate, p_lacks, p_class),
+    'has', hwqueue.node_has(p_stage, p_predicate, p_lacks, v_fact, v_domain, p_class, p_node, p_load, p_now),
+    'place', v_place, 'holders', nullif(v_holders, '[]')));
+end
+$$;
+
+CREATE FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_predicate jsonb := hwqueue.without_terms(p_predicate);
+  v_message text := p_message;
+begin
+  if p_lacks is not null then
+    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_lacks, p_node));
+    v_message := hwqueue.lacking(p_lacks, p_class, hwqueue.node_headroom(p_node, p_load));
+    v_message := case
+      when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
+      else format('not enough %s: %s', v_message,
+                  case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
+  elsif p_message is null then
+    v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
+  end if;
+  return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)
+    || case when v_predicate is null then '{}' else jsonb_build_object('predicate', v_predicate) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
 $$;
 
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
@@ -2563,45 +3513,6 @@ begin
   return v_class_id;
 end
 $$;
-
-CREATE TABLE hwqueue.lease (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    headers jsonb,
-    priority smallint NOT NULL,
-    tier smallint NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    state text DEFAULT 'open'::text NOT NULL,
-    attempt_count smallint DEFAULT 0 NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    retry jsonb,
-    claim_timeout interval,
-    deadline timestamp with time zone,
-    idempotency_key text,
-    available_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    node_id uuid,
-    claimed_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    result jsonb,
-    error jsonb,
-    wire bytea
-)
-WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
-
-COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
-
-COMMENT ON COLUMN hwqueue.lease.state IS 'open until finished; the public state says where the open lease waits or runs';
-
-COMMENT ON COLUMN hwqueue.lease.claim_token IS 'token of the last claim that has ended; 0 before';
 
 CREATE FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) RETURNS hwqueue.lease
     LANGUAGE plpgsql
@@ -2776,6 +3687,40 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
   end
 $$;
 
+CREATE FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node));
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_need bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
+  v_gpus bigint;
+  v_cores bigint;
+  v_custom bigint;
+begin
+  if hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) <> 0 then
+    return 0;
+  end if;
+  if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
+      * (1000 / p_class.gpu_milli);
+  elsif p_class.gpu_count > 0 then
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1
+                   when v_gpu = 'partition_exclusive' then v_room.gpu_parts_free / p_class.gpu_count
+                   else v_room.gpu_whole / p_class.gpu_count end;
+  end if;
+  if v_room.core_milli is not null then
+    v_cores := case
+      when v_cpu is null then v_room.core_milli / greatest(v_need, 1)
+      when v_cpu = 'whole_core' then 1000 * v_room.core_whole / v_need
+      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
+  end if;
+  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0)) from jsonb_each(p_class.custom) c);
+  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0), v_room.slots, v_gpus, v_cores, v_custom);
+end
+$$;
+
 CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2824,6 +3769,70 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
                                           p_taints) end
 $$;
 
+CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  with held as materialized (
+    select * from hwqueue.term_places(p_class, p_known, p_now, p_shard)
+  ), asked as materialized (
+    select (s.ordinality - 1)::int as index, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
+           coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+  )
+  select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here', coalesce(h.here, 0),
+           'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere, 'self', a.is_self) order by a.index)
+  from hwqueue.node n
+  cross join asked a
+  cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
+  left join held h on h.index = a.index and h.place = v.place
+  where n.shard_id = p_shard and n.deregistered_at is null
+  group by n.node_id
+$$;
+
+CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, stage text, code text, permanent boolean, predicate jsonb, lacks integer)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
+  v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
+begin
+  return query
+    with fleet as materialized (
+      select n, n.node_id, n.profile_id, hwqueue.is_live(n, s, p_now) as is_live
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), of_profile as materialized (
+      select p.profile_id, x.stage, x.code, x.permanent, x.predicate
+      from hwqueue.profile p
+      cross join lateral hwqueue.profile_failures(v_of_profile, p_class, p.labels, p.rack, p.taints, p.cpu_isolation, p.gpu_exclusivity,
+                                                  p.gpu_share_mode) x
+      where p.shard_id = p_shard and p.profile_id in (select f.profile_id from fleet f)
+    ), kept as materialized (
+      select f.node_id, min(d.domain) as domain
+      from fleet f
+      cross join (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
+      join (select k.value ->> 0 as domain, k.value ->> 1 as place from jsonb_array_elements(p_known -> 'kept_out') k) k
+        on k.domain = d.domain and k.place = hwqueue.domain_value(d.domain, f.node_id, (f.n).rack, (f.n).labels)
+      group by f.node_id
+    ), facts as materialized (
+      select * from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard)
+    )
+    select f.node_id, x.stage, x.code, x.permanent, x.predicate, x.lacks
+    from fleet f
+    left join facts t on t.node_id = f.node_id
+    left join kept k on k.node_id = f.node_id
+    cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
+    cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
+    union all
+    select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
+    union all
+    select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
+end
+$$;
+
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2853,6 +3862,10 @@ begin
   group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
 end
 $$;
+
+CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select array['live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
 CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3007,6 +4020,45 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
 
+CREATE FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (
+    select 1
+    from hwqueue.node n
+    -- the fence (offset 0): by key, whatever the statistics say
+    cross join lateral (
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
+      -- what is plainly too small needs no closer look, which is dear
+      and coalesce(n.cpu_milli >= p_class.cpu_milli, true) and coalesce(n.memory_mib >= p_class.memory_mib, true)
+      and cardinality(n.gpu_ids) >= p_class.gpu_count
+      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_class.is_pinned then
+    return exists (
+      select 1
+      from hwqueue.node n
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
+        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+  end if;
+  return exists (
+    select 1 from hwqueue.profile p
+    where p.shard_id = p_shard and p.anchors && p_class.anchors and hwqueue.suits(p_class, p, null, '{}')
+      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard));
+end
+$$;
+
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
@@ -3090,12 +4142,145 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
     || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true then '{"unpinned": true}'::jsonb else '{}' end, '{}')
 $$;
 
+CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select jsonb_build_object('action', a.action, 'words', case a.action
+    when 'revive' then format('%s but are silent: start the worker of %s', m.nodes, a.samples)
+    when 'uncordon' then format('%s but are cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
+    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
+    when 'attest' then format('%s but are not %s: hwqueue node attest', m.nodes, a.words)
+    when 'resize' then format('%s but are smaller than %s: ask for less', m.nodes, a.words)
+    when 'isolate' then format('%s but do not offer %s: let them, or ask for less', m.nodes, a.words)
+    else format('%s but for %s: relax it', m.nodes, a.words) end)
+  from (
+    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
+             when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
+           hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
+           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
+  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
+$$;
+
+CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select array[0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400]::double precision[] $$;
+
+CREATE FUNCTION hwqueue.histogram_of(p_seconds double precision[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  with placed as materialized (
+    -- of the negatives: width_bucket takes a bound for the first of the next bucket
+    select 14 - width_bucket(-t.seconds, array[-86400, -14400, -3600, -900, -300, -60, -30, -10, -5, -1, -0.5, -0.1, -0.05, -0.01]) as bucket
+    from unnest(p_seconds) t(seconds)
+  )
+  select array(
+    select (select count(*) from placed p where p.bucket = b.bucket) from generate_series(0, 14) b(bucket) order by b.bucket)
+$$;
+
+CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when r.bucket = 15 then 86400 else r.above + (r.bound - r.above) * (r.wanted - r.before) / r.count end
+  from (
+    select c.bucket, c.count, hwqueue.histogram_bounds() as bounds, coalesce((hwqueue.histogram_bounds())[c.bucket - 1], 0) as above,
+           (hwqueue.histogram_bounds())[c.bucket] as bound, sum(c.count) over (order by c.bucket) as until,
+           sum(c.count) over (order by c.bucket) - c.count as before, p_part * sum(c.count) over () as wanted
+    from unnest(p_counts) with ordinality c(count, bucket)
+  ) r
+  where r.count > 0 and r.until >= r.wanted
+  order by r.bucket limit 1
+$$;
+
+CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name, 'queue', q.name, 'service_id', k.service_id,
+           'node', n.name, 'since', c.claimed_at, 'expires_at', c.expires_at, 'stopping', nullif(c.stop_requested_at <= p_now is true, false),
+           'holds', case when p_amounts then hwqueue.resource_words(jsonb_strip_nulls(jsonb_build_object(
+             'cpu_milli', c.assignment -> 'cpu_milli', 'memory_mib', c.assignment -> 'memory_mib',
+             'gpu_milli', (c.assignment ->> 'gpu_milli')::int * jsonb_array_length(c.assignment -> 'gpus')))
+             || coalesce(c.assignment -> 'custom', '{}')) end)) order by c.claimed_at, c.lease_id), '[]')
+  from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+  where c.shard_id = p_shard and c.lease_id = any (p_leases)
+$$;
+
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
+$$;
+
+CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  )
+  select hwqueue.node_headroom(n.node, hwqueue.idle_load(n.node)), k.mask
+  from (
+    select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
+    from node x
+    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom, cardinality((x.node).gpu_ids),
+             cardinality(array_remove((x.node).gpu_parents, null)), (x.node).core_numa
+  ) k
+  join node n on n.number = k.number
+$$;
+
+CREATE TABLE hwqueue.profile (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    digest bytea NOT NULL,
+    labels jsonb NOT NULL,
+    rack bigint,
+    anchors text[] NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
+
+COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
+
+COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
+
+COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+
+CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_nodes jsonb := case when jsonb_typeof(p_nodes) = 'object' then jsonb_build_array(p_nodes) else p_nodes end;
+  v_spec jsonb;
+begin
+  if jsonb_typeof(v_nodes) is distinct from 'array' or jsonb_array_length(v_nodes) not between 1 and 100 then
+    perform hwqueue.refuse('QHA01', 'p_nodes must be a node''s specification or a list of 1 to 100', jsonb_build_object('field', 'p_nodes'),
+      'for example {"labels": {"gpu": true}, "capacity": {"cpu_milli": 64000}, "count": 3}');
+  end if;
+  for v_spec in select n.value from jsonb_array_elements(v_nodes) n loop
+    how_many := case when jsonb_typeof(v_spec) = 'object' then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
+    node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
+      case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
+    node.operator_taints := '[]';
+    profile.labels := node.labels;
+    profile.rack := node.rack;
+    profile.taints := hwqueue.node_taints(node);
+    profile.cpu_isolation := node.cpu_isolation;
+    profile.gpu_exclusivity := node.gpu_exclusivity;
+    profile.default_cpu_isolation := node.default_cpu_isolation;
+    profile.gpu_share_mode := node.gpu_share_mode;
+    return next;
+  end loop;
+end
 $$;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -3170,6 +4355,16 @@ CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p
     from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
 $$;
 
+CREATE FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (
+    select 1 from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.class_id = p_class.class_id and hwqueue.has_live_node(p_class, e.profile_id, p_now, p_shard));
+end
+$$;
+
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3209,6 +4404,22 @@ $_$;
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
+
+CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (
+      select 1 from hwqueue.node n
+      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id
+        and e.class_id = p_class.class_id
+      where n.shard_id = p_shard and n.node_id = any (p_kinds) and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+    or exists (
+      select 1 from hwqueue.node_eligibility e
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
+      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+$$;
 
 CREATE FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -3414,29 +4625,63 @@ begin
 end
 $$;
 
-CREATE TABLE hwqueue.profile (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    digest bytea NOT NULL,
-    labels jsonb NOT NULL,
-    rack bigint,
-    anchors text[] NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
-    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
-    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
-    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
-    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
-
-COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
-
-COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
-
-COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  with failing as materialized (
+    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank
+    from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
+  ), verdict as materialized (
+    select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
+           coalesce(x.of_kind, 0) as of_kind
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    left join (
+      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
+             count(*) filter (where f.rank < 8) as of_kind
+      from failing f group by f.node_id) x on x.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null
+  ), liked as materialized (
+    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
+    from hwqueue.profile p where p_prefers and not p_class.is_pinned and p.shard_id = p_shard
+  ), best as materialized (
+    select v.node_id, v.name, v.failures, case when p_class.is_pinned
+             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, hwqueue.node_taints(n)) else l.affinity end as affinity
+    from verdict v
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
+    left join liked l on l.profile_id = n.profile_id
+    where p_prefers and v.first_rank >= 8
+  ), grouped as (
+    select min(f.rank) as rank, f.predicate, jsonb_strip_nulls(jsonb_build_object('stage', f.stage, 'code', mode() within group (order by f.code),
+             'permanent', bool_and(f.permanent), 'predicate', f.predicate, 'lacks', f.lacks)) as rule,
+           count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
+           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
+    from (
+      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 8 then v.of_kind = 1 else v.failures = 1 end as is_alone
+      from failing f join verdict v on v.node_id = f.node_id) f
+    where f.is_alone or f.is_first
+    group by f.stage, f.predicate, f.lacks
+  )
+  select jsonb_build_object(
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'matching', count(*) filter (where v.first_rank >= 8),
+    'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
+    'funnel', (
+      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
+      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
+    'sole', (
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
+      from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
+    'first', (
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.first, 'samples', g.first_samples)
+                                order by g.rank desc, g.first desc, g.predicate), '[]')
+      from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
+    'near', (
+      select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')
+      from (select * from verdict x order by x.fixed, x.failures, x.name limit 20) d),
+    'best', (select b.name from best b order by b.affinity desc nulls last, b.name limit 1),
+    'best_free', (select b.node_id from best b where b.failures = 0 order by b.affinity desc nulls last, b.name limit 1))
+  from verdict v
+$$;
 
 CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -3585,6 +4830,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if not hwqueue.terms_in_force(p_class, p_shard) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  end if;
+  return jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
+    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+    from jsonb_array_elements(p_class.spread) with ordinality s));
+end
+$$;
+
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3660,6 +4919,20 @@ CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
   end
 $_$;
 
+CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_expr ->> 'op'
+    when 'exists' then 'has ' || l.label
+    when 'does_not_exist' then 'has no ' || l.label
+    else format('%s %s %s', l.label, case p_expr ->> 'op'
+        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
+        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
+      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
+           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
+  from (select left(p_expr ->> 'label', 60) as label) l
+$$;
+
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3669,6 +4942,15 @@ CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RET
       jsonb_typeof(p_other) = 'array' and hwqueue.label_holds(p_op, p_value, p_other)
     else hwqueue.label_holds(p_op, p_value, jsonb_build_array(p_other))
   end
+$$;
+
+CREATE FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case cardinality(p_keys)
+    when 0 then '{}'
+    when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1]) else '{}' end
+    else (select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k) end
 $$;
 
 CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
@@ -3735,6 +5017,54 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, ordinal integer, at timestamp with time zone, event text, attempt integer, claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.find_lease(p_lease, p_shard);
+  return query
+    with step as (
+      select l.created_at as at, 1 as turn, 'spawned' as event, null::int as attempt, null::bigint as claim_token, null::uuid as node_id,
+             null::jsonb as detail
+      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select x.at, x.turn, x.event, a.attempt, a.claim_token, a.node_id, x.detail
+      from hwqueue.attempt a
+      cross join lateral (values (a.claimed_at, 3, 'claimed', null), (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
+      where a.shard_id = p_shard and a.lease_id = p_lease
+      union all
+      select l.available_at, 2, 'scheduled', null, null, null, null
+      from hwqueue.lease l
+      join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id and d.available_at = l.available_at and d.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select r.eligible_at, 2, 'ready', null, null, null, null
+      from hwqueue.lease l
+      join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
+        and r.position = l.position and r.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
+      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      union all
+      select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
+      from hwqueue.lease l
+      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 5, l.state, l.error)) x(at, turn, event, detail)
+      where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
+        and (x.turn = 5 or l.state = 'completed')
+    )
+    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
+           case when s.turn < 5 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
+    from step s
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
+    window o as (order by s.at, s.turn)
+    order by s.at, s.turn;
+end
+$$;
+
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
@@ -3775,9 +5105,47 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_filter hwqueue.event;
+  v_codes text[];
+  v_since timestamptz;
+  v_until timestamptz;
+  v_below bigint;
+begin
+  perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
+  if p_limit is null or p_limit not between 1 and 10000 then
+    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
+  end if;
+  v_codes := hwqueue.event_codes(p_filter -> 'code');
+  v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
+  v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
+  v_filter.lease_id := hwqueue.json_uuid(p_filter -> 'lease', 'filter.lease');
+  v_filter.class_id := hwqueue.json_integer(p_filter -> 'class', 'filter.class', 0, 9223372036854775807);
+  v_filter.actor := hwqueue.json_text(p_filter -> 'actor', 'filter.actor', 200);
+  v_since := hwqueue.json_time(p_filter -> 'since', 'filter.since');
+  v_until := hwqueue.json_time(p_filter -> 'until', 'filter.until');
+  v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
+  if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
+    -- least passes over a null
+    v_below := least(v_below, (
+      select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20) from hwqueue.shard s where s.shard_id = p_shard));
+  end if;
+  return query
+    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id
+    from unnest(v_codes) c(code)
+    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit, p_shard) e
+    order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;
+end
+$$;
+
+CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_service uuid DEFAULT NULL::uuid, p_node uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
@@ -3799,6 +5167,12 @@ begin
         and (v_queue_id is null or l.queue_id = v_queue_id) and (p_task is null or l.task_name = p_task)
         and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
                                 and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+        and (p_tenant is null and p_service is null
+             or exists (select 1 from hwqueue.placement_class c
+                        where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                          and (p_service is null or c.service_id = p_service)))
+        and (p_node is null
+             or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
       order by l.lease_id desc limit p_limit
     ) i
     cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
@@ -3806,7 +5180,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3825,12 +5199,21 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
                                                        'attested_by', a.attested_by) order by a.domain)
-                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
-  from hwqueue.node n
+                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
+         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
+                   from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
+         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
+                            'gpu_share_mode', n.gpu_share_mode)
+  from (
+    select o.* from hwqueue.node o
+    where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
+      and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
+    order by o.name limit p_limit
+  ) o
+  join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u
   cross join (select hwqueue.clock() as now) t
-  where n.shard_id = p_shard and n.deregistered_at is null and (p_name is null or n.name = p_name)
   order by n.name
 $$;
 
@@ -3846,6 +5229,30 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   from hwqueue.queue q
   where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
+$$;
+
+CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id
+  from hwqueue.api_token t
+  where t.shard_id = p_shard
+  order by t.created_at desc, t.name
+$$;
+
+CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when count(*) = 1 then max(v.word)
+    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
+      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
+    end
+  from (
+    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
+           e.ordinality, count(*) over () as total
+    from jsonb_array_elements(p_values) with ordinality e
+  ) v
 $$;
 
 CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -4115,11 +5522,14 @@ begin
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
     cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, u.load, v_recount, v_now, p_shard)
+      select coalesce(jsonb_agg(hwqueue.failure_reason(x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks, v_class, n, u.load)), '[]')
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
              'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
+      from (select hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) as kept_out offset 0) k
+      cross join lateral hwqueue.all_failures(v_class, n, u.load, f.facts, v_recount -> 'spread', k.kept_out, v_now, p_shard) x
+      offset 0
     ) w
     where n.shard_id = p_shard and n.deregistered_at is null
     order by w.reasons = '[]' desc, 4 desc, n.name;
@@ -4184,6 +5594,29 @@ begin
   return case when p_left <> '{}' then p_left else p_right end;
 end
 $$;
+
+CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+  select m.name, m.labels, m.value
+  from (select hwqueue.clock() as now) t
+  cross join lateral (
+    select * from hwqueue.queue_metrics(t.now, p_shard)
+    union all select * from hwqueue.total_metrics(p_shard)
+    union all select * from hwqueue.demand_metrics(t.now, p_shard)
+    union all select * from hwqueue.node_metrics(t.now, p_shard)
+    union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
+  ) m
+$$;
+
+CREATE FUNCTION hwqueue.moment_words(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' $$;
 
 CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -4288,7 +5721,10 @@ CREATE TABLE hwqueue.reap_mark (
     noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
     estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    class_id bigint DEFAULT 0 NOT NULL
+    class_id bigint DEFAULT 0 NOT NULL,
+    counted_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    watched_class bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -4303,6 +5739,10 @@ COMMENT ON COLUMN hwqueue.reap_mark.scheduled_from IS 'the same of scheduled ent
 COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
 
 COMMENT ON COLUMN hwqueue.reap_mark.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
+
+COMMENT ON COLUMN hwqueue.reap_mark.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
+
+COMMENT ON COLUMN hwqueue.reap_mark.watched_node IS 'how far nodes have been looked at; likewise watched_class';
 
 CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -4387,6 +5827,63 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
 
+CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack, 'seen_at', s.seen_at,
+           'state', case when n.cordoned_at is not null then 'cordoned' when hwqueue.is_live(n, s, p_now) then 'live' else 'silent' end,
+           'reasons', r.reasons || case when hwqueue.is_live(n, s, p_now) then '[]' else jsonb_build_array(jsonb_build_object('stage', 'live',
+             'code', 'node_not_live', 'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
+  from unnest(p_node_ids) with ordinality i(node_id, ordinality)
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
+  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
+  cross join lateral (
+    select hwqueue.read_load(n.node_id, p_shard) as load,
+           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
+           hwqueue.kept_out_of(p_class, p_lease, n, p_known, p_shard) as kept_out offset 0) k
+  cross join lateral (
+    select coalesce(jsonb_agg(
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)
+             || hwqueue.failure_detail(f.stage, f.code, f.predicate, f.lacks, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now, p_shard)
+             order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
+    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f offset 0) r
+$$;
+
+CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select 'cpu_milli', p_cpu_milli
+  union all select 'memory_mib', p_memory_mib
+  union all select 'slots', 1
+  union all
+  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
+         case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
+  union all
+  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
+         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive' then p_gpu_milli else p_gpu_count end
+  where p_gpu_count > 0
+  union all
+  select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
+$$;
+
+CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select jsonb_strip_nulls(jsonb_build_object(
+      'cpu_milli', case when p_bits & 1 > 0 then hwqueue.cpu_needed(p_class.cpu_milli, i.cpu) end,
+      'memory_mib', case when p_bits & 2 > 0 then p_class.memory_mib end,
+      'slots', case when p_bits & 4 > 0 then 1 end,
+      'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then p_class.gpu_count end,
+      'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_class.gpu_milli end,
+      'cores', case when p_bits & 32 > 0 then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1), i.cpu) / 1000.0 end))
+    || case when p_bits & 16 > 0 then p_class.custom else '{}' end
+  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+$$;
+
+CREATE FUNCTION hwqueue.new_event_id(p_base bigint) RETURNS bigint
+    LANGUAGE sql
+    AS $$ select p_base + (pg_current_xact_id()::text::bigint << 20) + (nextval('hwqueue.event_number') & 1048575) $$;
+
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -4409,6 +5906,12 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node_load
+    LANGUAGE sql STABLE
+    AS $$
+  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard order by u.node_id, u.version desc
+$$;
+
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql
     AS $$
@@ -4426,9 +5929,12 @@ CREATE TABLE hwqueue.shard (
     timeline integer,
     server_started_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
+    event_base bigint DEFAULT 0 NOT NULL,
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
+
+COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -4503,6 +6009,47 @@ CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS te
   select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
 $$;
 
+CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end,
+         u.code, x.is_fixed, null::text, e.value, null::int
+  from jsonb_array_elements(p_exprs) e
+  cross join lateral (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts, k.attested) as code offset 0) u
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, null, k.attested) is not null as is_fixed
+    where u.code is not null offset 0) x
+  union all
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_reason(s.value, p_class, p_facts, p_counts -> (s.ordinality - 1)::int, p_now, p_shard) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'away', 'anti_affinity_conflict', false,
+         format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
+  where p_kept_out is not null
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
+                                   p_node.gpu_parents) c
+  where p_class.gpu_wanted <> '{}'
+  union all
+  -- of what it would have to itself the node may have enough, and others have it now
+  select v.stage, v.code, v.permanent, null, null, v.lacks
+  from hwqueue.node_shortage(p_class, p_node, p_load) s
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, s.contended),
+    (case when s.lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', s.lacks_ever <> 0, s.lacks_now - s.contended)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
+  union all
+  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+  where p_node.cordoned_at is not null
+$$;
+
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -4515,6 +6062,30 @@ begin
   from hwqueue.shard s
   where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
   return v_generation;
+end
+$$;
+
+CREATE FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return left(case
+    when p_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
+                                     hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
+    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
+    when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
+    when p_stage = 'trust' then 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing')
+    when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
+                                         else array_to_string(p_node.gpu_exclusivity, ', ') end
+    when p_fact is not null then case
+      when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
+      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none' else p_fact ->> 'held' end,
+                  hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
+    when p_predicate ? 'label' then (p_node.labels -> (p_predicate ->> 'label'))::text
+    when p_predicate ? 'tags' then (
+      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k where p_node.labels ? k)
+    when p_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
+    when p_predicate ? 'node' then 'node ' || p_node.name end, 200);
 end
 $$;
 
@@ -4558,11 +6129,96 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with load as materialized (
+    select distinct on (x.node_id) x.* from hwqueue.node_load x where x.shard_id = p_shard order by x.node_id, x.version desc
+  ), fleet as materialized (
+    select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null then 'draining'
+                when n.cordoned_at is not null then 'cordoned' else 'live' end as state,
+           s.seen_at, n.cpu_milli, n.memory_mib, l.cpu_used, l.memory_used,
+           -- whole devices: one that has parts in use is in use
+           cardinality(n.gpu_ids) - cardinality(array_remove(n.gpu_parents, null)) as gpus,
+           (select coalesce(sum(d.used), 0)
+            from unnest(case when n.gpu_parents = '{}' then l.gpu_used else hwqueue.use_of_devices(n, l.gpu_used) end, n.gpu_parents) d(used, parent)
+            where d.parent is null) as gpu_used
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    left join load l on l.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null
+  ), sums as (
+    select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores, sum(f.memory_mib) * 1048576 as memory_bytes,
+           sum(f.gpus) as gpus, sum(f.cpu_used) / 1000.0 as cpu_used, sum(f.memory_used) * 1048576 as memory_used,
+           sum(f.gpu_used) / 1000.0 as gpu_used
+    from unnest(array['live', 'cordoned', 'draining', 'silent']) k(state)
+    left join fleet f on f.state = k.state
+    group by k.state
+  )
+  select v.name, jsonb_build_object('state', s.state), coalesce(v.value, 0)
+  from sums s
+  cross join lateral (values
+    ('hwqueue_nodes', s.nodes::double precision),
+    ('hwqueue_node_cpu_cores', s.cpu_cores),
+    ('hwqueue_node_cpu_cores_used', s.cpu_used),
+    ('hwqueue_node_memory_bytes', s.memory_bytes),
+    ('hwqueue_node_memory_bytes_used', s.memory_used),
+    ('hwqueue_node_gpus', s.gpus),
+    ('hwqueue_node_gpus_used', s.gpu_used)
+  ) v(name, value)
+  union all
+  select 'hwqueue_node_oldest_heartbeat_seconds', '{}', coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
+$$;
+
+CREATE FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) RETURNS record
+    LANGUAGE plpgsql STABLE PARALLEL SAFE
+    AS $$
+begin
+  lacks_ever := 0;
+  contended := 0;
+  lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
+  if lacks_now <> 0 then
+    lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
+    contended := lacks_now & ~lacks_ever
+      & (case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
+         + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when p_node.taints || p_node.operator_taints = '[]' then '[]' else hwqueue.normal_set((
     select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.taints || p_node.operator_taints) t)) end
+$$;
+
+CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']), hwqueue.check_limit(p_limit);
+  return query
+    select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0), n.slots,
+           n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib, coalesce(u.memory_used, 0),
+           cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)), coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
+           cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+    left join (select k.node_id, count(*) as claims from hwqueue.claim k where k.shard_id = p_shard group by k.node_id) c on c.node_id = n.node_id
+    cross join lateral (
+      select l.is_live, case when n.drain_by is not null then 'draining' when n.cordoned_at is not null then 'cordoned'
+                             when l.is_live then 'live' else 'silent' end as state
+      from (select hwqueue.is_live(n, s, v_now) as is_live) l) w
+    where n.shard_id = p_shard and n.deregistered_at is null and (p_state is null or w.state = p_state) and (p_after is null or n.name > p_after)
+    order by n.name limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
@@ -5344,6 +7000,84 @@ CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_s
       is_even = s.is_even and excluded.is_even
 $$;
 
+CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, message, detail)
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
+         p_message, p_detail
+  from hwqueue.shard s where s.shard_id = p_shard;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.shard s
+  set event_base = (1::bigint << 40) + greatest(s.event_base, coalesce((
+    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0) - (pg_current_xact_id()::text::bigint << 20))
+  where s.shard_id = p_shard;
+  perform hwqueue.note_event('generation_raised', format('another server: claim tokens go on with generation %s', p_to), p_shard,
+    jsonb_build_object('from', p_from, 'to', p_to));
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, message, detail)
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
+         p_message, p_detail
+  from hwqueue.shard s
+  cross join unnest(p_leases) i(lease_id)
+  -- fences (offset 0): lease by lease and by key, whatever the statistics say
+  cross join lateral (
+    select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) l
+  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id offset 0) q
+  where s.shard_id = p_shard;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
+begin
+  if v_keys <> '{}' then
+    perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
+      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to', jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_old.node_id is null or p_old.deregistered_at is not null then
+    perform hwqueue.note_event('node_registered', format('node %s is registered', p_node.name), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
+  elsif p_old.instance_id <> p_node.instance_id then
+    perform hwqueue.note_event('node_superseded', format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended), p_node => p_node.node_id);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
@@ -5368,6 +7102,7 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
   v_shard hwqueue.shard;
+  v_next bigint;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
@@ -5375,10 +7110,13 @@ begin
     return hwqueue.next_generation(v_shard, p_timeline, v_system);
   end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
   update hwqueue.shard s
-  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      generation = hwqueue.next_generation(s, p_timeline, v_system)
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(), generation = v_next
   where s.shard_id = p_shard;
+  if v_next > v_shard.generation then
+    perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
+  end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
@@ -5386,8 +7124,69 @@ begin
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
-  return hwqueue.next_generation(v_shard, p_timeline, v_system);
+  return v_next;
 end
+$$;
+
+CREATE FUNCTION hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_nodes int;
+  v_reasons jsonb;
+  v_first record;
+begin
+  with sample as (
+    select n.node_id, hwqueue.class_reasons(p_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    order by n.node_id limit 20
+  ), counted as (
+    select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
+    from sample s, jsonb_array_elements(s.reasons) r
+    where (r.value ->> 'permanent')::boolean group by 1
+  )
+  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c) into v_nodes, v_reasons;
+  select c.key as code, c.value::int as nodes into v_first from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
+  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', p_class.task_name,
+      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
+    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
+    p_queue => hwqueue.queue_name(p_class.queue_id, p_shard), p_class => p_class.class_id);
+end
+$$;
+
+CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql
+    AS $$
+  select e.ended_at from (
+    select f.finished_at as ended_at
+    from hwqueue.queue q
+    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
+    cross join lateral (
+      select x.finished_at from hwqueue.finished x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
+      order by x.finished_at limit p_n) f
+    where q.shard_id = p_shard
+    union all
+    (select r.finished_at from hwqueue.requeued r
+     where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
+    union all
+    (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to order by a.ended_at limit p_n)
+  ) e
+  order by e.ended_at offset p_n - 1 limit 1
+$$;
+
+CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean, is_open boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select (row_number() over (order by n.node_id))::int - 1, n,
+         case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
+         l.is_live, l.is_live and n.cordoned_at is null
+  from hwqueue.node n
+  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+  cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
+  where n.shard_id = p_shard and n.deregistered_at is null
 $$;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
@@ -5860,6 +7659,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[], OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_node.node_id is null then
+    return;
+  end if;
+  case p_part
+    when 'require' then
+      code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested);
+      message := hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels);
+    when 'taints' then
+      code := 'untolerated_taint';
+      message := hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}');
+    else
+      select c.code, c.message into code, message
+      from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+      limit 1;
+      if not found then
+        code := 'insufficient_capacity';
+        message := format('not enough %s: the node never has as much',
+          hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)), p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))));
+      end if;
+  end case;
+end
+$$;
+
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -5878,9 +7704,178 @@ declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
 begin
-  update hwqueue.queue q set paused_at = coalesce(q.paused_at, v_now)
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set paused_at = v_now
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
+  if found then
+    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard, p_queue => p_queue);
+  end if;
 end
+$$;
+
+CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_live bigint := (p_fleet ->> 'live')::bigint;
+  v_matching bigint := (p_fleet ->> 'matching')::bigint;
+  v_sole jsonb;
+  v_target record;
+begin
+  permanent := false;
+  if p_queue.paused_at is not null then
+    code := 'queue_paused';
+    headline := format('queue %s is paused since %s', p_queue.name, hwqueue.moment_words(p_queue.paused_at));
+  elsif p_fleet ->> 'registered' = '0' then
+    code := 'no_nodes';
+    headline := 'no node is registered';
+  elsif v_live = 0 then
+    code := 'node_not_live';
+    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
+                         else format('all %s nodes are', p_fleet ->> 'registered') end,
+                       hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
+  elsif v_matching = 0 then
+    -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
+    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    where s.value ->> 'stage' in ('live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity')
+    order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
+    if v_sole is null then
+      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+      headline := case when v_sole ->> 'stage' = 'cordon' then format('no live node is free of a cordon (%s are live)', v_live)
+        else format('none of the %s live nodes can run it: the last ones lack %s', v_live, hwqueue.failure_words(v_sole, p_class)) end;
+    elsif v_sole ->> 'stage' in ('live', 'cordon') then
+      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node matches, but it is', 'nodes match, but they are'),
+        case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
+    else
+      headline := format('no live node can run it: %s but for %s',
+        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
+        hwqueue.failure_words(v_sole, p_class));
+    end if;
+    code := v_sole ->> 'code';
+    permanent := (v_sole ->> 'permanent')::boolean;
+  elsif not hwqueue.terms_in_force(p_class, p_shard) then
+    code := 'unpublished';
+    headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
+  elsif p_fleet ->> 'free' = '0' then
+    select * into v_target from hwqueue.pending_target(p_class, p_shard);
+    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
+               where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
+    code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
+    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
+      headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
+    else
+      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches', 'nodes match'), (
+        select string_agg(case when f.value ->> 'stage' = 'free' then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+        from (select x.value, hwqueue.failure_words(x.value, p_class) as words, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+              from jsonb_array_elements(p_fleet -> 'first') x
+              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
+        where f.ordinality <= 3));
+    end if;
+  else
+    headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_paused_at is not null then
+    code := 'queue_paused';
+    message := format('the queue is paused since %s', p_paused_at);
+  elsif p_registered = 0 then
+    code := 'no_node_supports_class';
+    message := 'no node is registered';
+  elsif p_matching = 0 and p_open = 0 then
+    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
+    message := format('of %s registered nodes %s are live, and all of these are cordoned', p_registered, p_live);
+  elsif p_matching = 0 and p_cordoned > 0 then
+    code := 'node_draining';
+    message := format('%s nodes would do, but are cordoned', p_cordoned);
+  elsif p_matching = 0 and p_silent > 0 then
+    code := 'node_not_live';
+    message := format('%s nodes would do, but give no sign of life', p_silent);
+  elsif p_matching = 0 then
+    code := p_code;
+    message := p_message;
+  elsif p_with_room = 0 then
+    code := 'nodes_support_but_contended';
+    message := format('%s nodes match, and none has room now', coalesce(p_matching::text, 'some'));
+  elsif p_free = 0 then
+    code := p_conflict;
+    message := format('%s nodes have room now, and what other leases do forbids all of them', p_with_room);
+  elsif p_waits > '0' then
+    code := 'waiting_for_preferred';
+    message := format('%s nodes could take it now; the oldest may wait %s s more for one that it prefers', p_free, round(extract(epoch from p_waits), 1));
+  else
+    message := format('%s nodes could take it now', p_free);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_now timestamptz := hwqueue.clock();
+  v_none bit varying;
+  v_open int;
+  v_live int;
+begin
+  perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
+          hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
+  select repeat('0', count(*)::int)::bit varying, count(*) filter (where n.is_open), count(*) filter (where n.is_live) into v_none, v_open, v_live
+  from hwqueue.numbered_nodes(v_now, p_shard) n;
+  return query
+    with waiting as materialized (
+      select g.*
+      from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
+            from hwqueue.ready r
+            where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id) and (p_class is null or r.class_id = p_class)
+            group by r.queue_id, r.class_id) g
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
+    ), ids as materialized (
+      select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w
+    ), chosen as materialized (
+      select w.class_id, w.pending, w.oldest_at, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.nodes_near, f.code, f.message,
+             bit_count(f.room)::int as with_room, case when t.mask is null then bit_count(f.room) else bit_count(f.room & t.mask) end::int as free,
+             t.code as conflict
+      from ids
+      cross join lateral hwqueue.class_fits(ids.class_ids, v_now, p_shard) f
+      join waiting w on w.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t on t.class_id = f.class_id
+    )
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), coalesce(c.placement -> 'resources', '{}'),
+           w.pending, w.oldest_at, h.code, h.code is not null and w.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'),
+           h.message, w.nodes_matching, w.free, w.nodes_near
+    from (select x.* from chosen x
+          where p_kind is null or p_kind = 'no_match' and x.nodes_matching = 0 or p_kind = 'contended' and x.nodes_matching > 0 and x.free = 0
+          order by case when p_order = 'pending' then -x.pending end, x.oldest_at, x.class_id limit p_limit) w
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    cross join lateral hwqueue.pending_headline(w.nodes_matching, w.nodes_cordoned, w.nodes_silent, w.with_room, w.free, w.code, w.message, w.conflict,
+      bit_length(v_none), v_open, v_live, q.paused_at, case when c.preferred <> '[]' then w.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+    order by case when p_order = 'pending' then -w.pending end, w.oldest_at, c.class_id;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
+  from jsonb_array_elements(p_class.required) with ordinality e
+  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+  where e.value ? 'lease' and not e.value ? 'away' and l.state = 'open'
+    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+  order by e.ordinality limit 1
 $$;
 
 CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
@@ -5998,6 +7993,68 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select count(*) from (
+    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
+    union all
+    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
+    union all
+    (select 1 from hwqueue.ready r
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
+       and r.position < p_lease.position limit 10001)
+    limit 10001) b
+$$;
+
+CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
+    when p_domain in ('node', 'own:node') then 'node ' || coalesce(
+      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
+    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
+$$;
+
+CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_ids bigint[];
+begin
+  perform hwqueue.check_limit(p_limit);
+  v_ids := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
+    order by c.class_id limit p_limit);
+  return query
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), c.labels, c.placement, c.anchors, c.patience,
+           coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
+    from hwqueue.placement_class c
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+    left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
+               where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) w on w.class_id = c.class_id
+    left join (select x.class_id, count(*) as leases from hwqueue.claim x where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) r
+      on r.class_id = c.class_id
+    left join (select x.class_id, sum(x.profiles)::bigint as profiles
+               from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
+                     where p.shard_id = p_shard and p.class_id = any (v_ids) group by 1
+                     union all
+                     select n.class_id, count(*) from hwqueue.node_eligibility n where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
+               group by 1) e on e.class_id = c.class_id
+    left join hwqueue.class_reach h on h.shard_id = p_shard and h.class_id = c.class_id
+    where c.shard_id = p_shard and c.class_id = any (v_ids)
+    order by c.class_id;
+end
+$$;
+
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -6034,6 +8091,22 @@ CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
           'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
           'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
           'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
+$$;
+
+CREATE FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select 'labels', u.code, true, null::text, e.value, null::int
+  from jsonb_array_elements(p_exprs) e
+  cross join lateral (select hwqueue.expr_reason(e.value, p_labels, p_rack, null, '{}', null) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'taints', 'untolerated_taint', true, null, t.value, null
+  from jsonb_array_elements(case when p_taints = '[]' then '[]' else hwqueue.barring_taints(p_taints, p_class.tolerate) end) t
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
+  where p_class.gpu_wanted = '{}'
 $$;
 
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
@@ -6080,7 +8153,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer)
+CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -6097,12 +8170,18 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  if p_event_days is null or p_event_days not between 1 and 14 then
+    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
+      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
+  end if;
   perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
+  perform hwqueue.prune_minutes(p_limit, v_now, p_shard);
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
   perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard), hwqueue.prune_terms(p_limit, p_shard);
+  perform hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
   return next;
 end
 $$;
@@ -6121,10 +8200,37 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - p_days) * 86400);
+  v_slot smallint;
+  v_newest timestamptz;
+  v_count int := 0;
+begin
+  for v_slot in 0..15 loop
+    select e.at into v_newest from hwqueue.event e where e.shard_id = p_shard and e.slot = v_slot order by e.event_id desc limit 1;
+    continue when (v_newest < v_keep_from) is not true;
+    -- of other shards, too: read once a day
+    continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
+    begin
+      execute format('truncate hwqueue.event_%s', v_slot);  -- a table's name cannot be a parameter
+      v_count := v_count + 1;
+    exception when lock_not_available then
+      null;
+    end;
+  end loop;
+  return v_count;
+end
+$$;
+
 CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
+  v_counted_before timestamptz := hwqueue.counted_before(p_now, p_shard);
   v_old uuid[];
 begin
   v_old := array(
@@ -6134,7 +8240,7 @@ begin
     cross join lateral (
       select f.lease_id from hwqueue.finished f
       where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
-        and f.finished_at < p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+        and f.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
       order by f.finished_at limit p_limit
     ) f
     join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state
@@ -6142,6 +8248,25 @@ begin
     limit p_limit
     for update of l skip locked);
   return hwqueue.delete_leases(v_old, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from hwqueue.minute_stat m where m.ctid = any (array(
+    select o.place
+    from hwqueue.queue q
+    cross join lateral (
+      select x.minute from hwqueue.minute_stat x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
+      order by x.minute desc limit 1) k
+    cross join lateral (
+      select x.ctid as place from hwqueue.minute_stat x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < k.minute
+      order by x.minute limit p_limit for update skip locked) o
+    where q.shard_id = p_shard limit p_limit));
 end
 $$;
 
@@ -6289,6 +8414,8 @@ begin
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
+        jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
   end loop;
@@ -6343,6 +8470,7 @@ begin
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
+      delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
       delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
@@ -6404,6 +8532,37 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_now timestamptz := hwqueue.clock();
+begin
+  return query
+    select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
+           r.oldest_at, d.next_at, q.paused_at
+    from hwqueue.queue q
+    left join (
+      select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
+    left join (
+      select e.queue_id, count(*) as leases, min(e.available_at) as next_at from hwqueue.scheduled e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
+    left join (
+      select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= v_now) as stopping,
+             count(*) filter (where e.expires_at <= v_now) as expired
+      from hwqueue.claim e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
+    where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
+    order by q.name;
+end
+$$;
+
 CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -6429,6 +8588,24 @@ begin
   end loop;
 end
 $$;
+
+CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
+  from hwqueue.queue_depth(p_shard => p_shard) d
+  cross join lateral (values
+    ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
+    ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
+    ('hwqueue_leases', '{"state": "claimed"}', d.running),
+    ('hwqueue_oldest_pending_seconds', '{}', coalesce(hwqueue.seconds_since(d.oldest_at, p_now), 0)),
+    ('hwqueue_queue_paused', '{}', case when d.paused_at is null then 0 else 1 end)
+  ) s(name, labels, value)
+$$;
+
+CREATE FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -6605,10 +8782,13 @@ declare
   v_postponed int;
   v_scheduled int;
   v_stays int;
+  v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
   if p_holds then
+    -- first: it only reads, and what the others lock is held to the end
+    select r.counted_to, r.more into v_from.counted_to, v_uncounted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
     if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';
@@ -6621,6 +8801,8 @@ begin
     v_from.class_id := v_estimated.next_after;
     if v_again then
       v_from.estimated_at := p_now;
+      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
+      v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
     end if;
   end if;
   perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
@@ -6630,7 +8812,7 @@ begin
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
-  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
+  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
@@ -6687,7 +8869,7 @@ begin
   end if;
   delete from hwqueue.ready r using unnest(v_late) v
   where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -6731,7 +8913,7 @@ begin
   end if;
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -7170,6 +9352,7 @@ declare
   v_epoch bigint := 1;
   v_keep boolean;
   v_known boolean;
+  v_ended int := 0;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -7210,7 +9393,7 @@ begin
       jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
   end if;
   if v_epoch > 1 and not v_keep then
-    perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
+    v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
     is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
@@ -7218,6 +9401,7 @@ begin
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
   perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
   return v_epoch;
 end
 $$;
@@ -7301,13 +9485,21 @@ begin
       'only failed and cancelled leases can be requeued');
   end if;
   v_now := hwqueue.clock();
-  delete from hwqueue.finished f
-  where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
-    and f.lease_id = p_lease;
+  -- it finished all the same, and may not have been counted yet
+  with again as (
+    delete from hwqueue.finished f
+    where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
+      and f.lease_id = p_lease
+    returning f.*
+  )
+  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
+  select a.shard_id, a.queue_id, a.state, a.finished_at, a.lease_id from again a;
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_lease.state), p_shard,
+    jsonb_build_object('from', v_lease.state));
   return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
 end
 $$;
@@ -7392,6 +9584,40 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select string_agg(case r.key
+      when 'gpu' then r.value || ' GPU'
+      when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
+      when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
+      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
+      else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
+      strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
+  from jsonb_each_text(p_resources) r
+$$;
+
+CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_lease.node_id), p_lease.node_id::text);
+  v_error jsonb := case when p_state <> 'scheduled' then p_lease.error else (
+    select a.error from hwqueue.attempt a
+    where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
+begin
+  if p_state = 'scheduled' then
+    return case when p_lease.available_at > p_now then format('scheduled: claimable in %s', hwqueue.span_words(p_lease.available_at - p_now))
+                else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
+      || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
+                                                         coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
+  end if;
+  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_lease.finished_at), coalesce(' on ' || v_node, ''),
+    case when p_lease.attempt_count > 0 then format(', attempt %s', p_lease.attempt_count) else '' end,
+    coalesce(': ' || hwqueue.error_words(v_error), ''));
+end
+$$;
+
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7399,7 +9625,11 @@ CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RE
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
 begin
-  update hwqueue.queue q set paused_at = null where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set paused_at = null
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
+  if found then
+    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard, p_queue => p_queue);
+  end if;
   perform hwqueue.wake_workers(v_queue, p_shard);
 end
 $$;
@@ -7453,10 +9683,12 @@ begin
   end if;
   perform hwqueue.note_attestations(p_node, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s', v_node.name, to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain), p_node => p_node);
   perform hwqueue.lock_claims(p_node, p_shard);
   v_now := hwqueue.clock();
   v_attested := hwqueue.attested_at(v_node, v_now);
-  perform hwqueue.ask_to_stop(array(
+  perform hwqueue.ask_to_stop(p_node, array(
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
@@ -7465,6 +9697,86 @@ begin
   ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now, p_shard);
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  update hwqueue.api_token t
+  set revoked_at = hwqueue.clock(), revoked_by = coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user)
+  where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
+  if found then
+    return true;
+  end if;
+  perform 1 from hwqueue.api_token t where t.shard_id = p_shard and t.name = p_name;
+  if not found then
+    perform hwqueue.refuse('QHK01', format('no token is named %s', coalesce(to_json(left(p_name, 100))::text, 'null')),
+      jsonb_build_object('field', 'p_name'), 'list them: hwqueue token list');
+  end if;
+  return false;
+end
+$$;
+
+CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT counted_to timestamp with time zone, OUT more boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_own xid8 := pg_current_xact_id();
+  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
+  v_safe timestamptz := case when v_oldest_running >= v_own then p_now
+                             when v_oldest_running >= p_mark.noted_before then p_mark.noted_at else '-infinity' end;
+  v_left int := p_limit;
+  v_first timestamptz;
+  v_until timestamptz;
+begin
+  counted_to := p_mark.counted_to;
+  more := false;
+  while counted_to < v_safe loop
+    v_first := hwqueue.nth_ended(1, counted_to, v_safe, p_shard);
+    if v_first is null then
+      counted_to := v_safe;
+      exit;
+    end if;
+    more := v_left <= 0;
+    exit when more;
+    v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
+    -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
+    v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
+    v_left := v_left - hwqueue.count_ended(v_first, v_until, p_shard);
+    counted_to := v_until;
+  end loop;
+  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < counted_to;
+end
+$$;
+
+CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select jsonb_strip_nulls(jsonb_build_object(
+      'cpu_milli', case when p_bits & 1 > 0 then p_room.cpu_milli end,
+      'memory_mib', case when p_bits & 2 > 0 then p_room.memory_mib end,
+      'slots', case when p_bits & 4 > 0 then p_room.slots end,
+      'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then
+        case when i.gpu = 'partition_exclusive' then p_room.gpu_parts_free else p_room.gpu_whole end end,
+      'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_room.gpu_most end,
+      'cores', case when p_bits & 32 = 0 then null
+        when i.cpu is null then trim_scale(p_room.core_milli / 1000.0)
+        when i.cpu = 'whole_core' then p_room.core_whole else p_room.core_numa end))
+    || case when p_bits & 16 > 0 then (
+         select coalesce(jsonb_object_agg(c.key, coalesce(p_room.custom -> c.key, '0')), '{}') from jsonb_each(p_class.custom) c) else '{}' end
+  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
+               hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+$$;
+
+CREATE FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.holder_list(array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
+    order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
 $$;
 
 CREATE TABLE hwqueue.profile_queue (
@@ -7516,6 +9828,10 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
   select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
 $$;
 
+CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
+
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -7557,6 +9873,19 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
+$$;
+
+CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
+      when p_selector -> 'exprs' = '[]' then 'any lease'
+      else 'leases with ' || (
+        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
+    || case when p_tenants is null then ''
+            when p_tenants = '"*"' then ' of any tenant'
+            else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
@@ -7612,14 +9941,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) RETURNS hwqueue.node
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_before hwqueue.node;
+  v_now timestamptz;
+begin
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_before := hwqueue.read_node(p_node, p_shard);
+  v_now := hwqueue.clock();
+  update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.note_edit(p_node, p_shard);
+  return v_before;
+end
+$$;
+
 CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   v_row hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_before jsonb;
 begin
   select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
+  v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval, poll_interval = v_row.poll_interval,
@@ -7631,6 +9978,7 @@ begin
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
+  perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before, hwqueue.queue_policy(v_row), p_queue, p_shard);
   return hwqueue.queue_policy(v_row);
 end
 $$;
@@ -7641,11 +9989,12 @@ CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_sha
     AS $$
 declare
   v_policy jsonb;
+  v_before jsonb;
   v_domain text;
   v_away_from uuid[];
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.service_policy(p_service, p_shard);
+  v_before := hwqueue.service_policy(p_service, p_shard);
   perform hwqueue.check_shard(p_shard);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
@@ -7658,25 +10007,33 @@ begin
   perform hwqueue.rebind_classes(array(
     select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
   perform hwqueue.move_terms(p_shard);
-  return hwqueue.service_policy(p_service, p_shard);
+  v_policy := hwqueue.service_policy(p_service, p_shard);
+  perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy, null, p_shard);
+  return v_policy;
 end
 $$;
 
 CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
-  update hwqueue.claim c
-  set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
-      stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
-  from (
-    select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
-    from hwqueue.claim r
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-    cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
-    where r.shard_id = p_shard and r.lease_id = any (p_leases)
-  ) w
-  where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-    and c.stop_requested_at is distinct from w.stop_at
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
+        stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
+    from (
+      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
+      from hwqueue.claim r
+      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
+      cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
+      where r.shard_id = p_shard and r.lease_id = any (p_leases)
+    ) w
+    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+      and c.stop_requested_at is distinct from w.stop_at
+    returning c.lease_id, c.stop_requested_at, c.stop_detail
+  )
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || a.stop_detail, p_shard,
+    jsonb_build_object('reason', 'preempted', 'stop_by', a.stop_requested_at), p_node.node_id)
+  from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
 $$;
 
 CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
@@ -7868,6 +10225,17 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_
            when p_cpu_isolation is null then case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32 else 0 end
            when p_cpu_milli > 1000 * case when p_cpu_isolation = 'whole_core' then p_room.core_whole else p_room.core_numa end then 32
            else 0 end
+$$;
+
+CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when s.secs < 60 then trim_scale(round(s.secs, 1)) || ' s'
+    when s.secs < 3600 then floor(s.secs / 60) || ' min'
+    when s.secs < 86400 then floor(s.secs / 3600) || ' h ' || to_char(floor(s.secs % 3600 / 60), 'FM00') || ' min'
+    else floor(s.secs / 86400) || ' d ' || floor(s.secs % 86400 / 3600) || ' h' end
+  from (select greatest(extract(epoch from p_span), 0) as secs) s
 $$;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
@@ -8147,6 +10515,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
+    when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
+    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
+                p_spread ->> 'max_skew', d.domain) end
+  from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
+       (select hwqueue.domain_words(p_spread ->> 'domain') as place,
+               left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
+$$;
+
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8218,6 +10599,32 @@ CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue
                    and p_profile.gpu_share_mode = 'fractional' then true
          else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
                                                  p_gpu_ids, p_gpu_parents) end
+$$;
+
+CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.check_limit(p_limit);
+  return query
+    select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
+    from (
+      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_open) as live, coalesce(sum(c.claims), 0) as claims
+      from hwqueue.numbered_nodes(v_now, p_shard) n
+      left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard group by r.node_id) c on c.node_id = (n.node).node_id
+      group by 1
+    ) k
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = k.profile_id
+    cross join lateral jsonb_each(p.labels) t
+    where p_label is null or t.key = p_label
+    group by t.key, t.value
+    order by sum(k.nodes) desc, t.key, t.value limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
@@ -8493,6 +10900,55 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
+    LANGUAGE sql STABLE
+    AS $$
+  with asked as materialized (
+    select c.class_id, t.term_id, t.use, t.domain, (s.value -> 'self')::boolean as is_self, (t.spec #>> '{all,0,lease}')::uuid as lease_id, (
+             select min((x.value ->> 'max_per_domain')::bigint) from jsonb_array_elements(c.spread) x
+             where x.value ? 'max_per_domain' and (x.value ->> 'term')::bigint = s.ordinality - 1) as most
+    from hwqueue.placement_class c
+    cross join lateral jsonb_array_elements(c.terms) with ordinality s
+    join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.terms <> '[]' and t.published_at is not null
+      and t.use in ('away', 'cap', 'toward')
+  ), place as materialized (
+    select k.term_id, k.domain as value, sum(k.leases) as leases from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id in (select a.term_id from asked a) group by 1, 2 having sum(k.leases) > 0
+    union all
+    select a.term_id, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels), 1
+    from (select distinct x.term_id, x.domain, x.lease_id from asked x where x.lease_id is not null) a
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = a.lease_id
+    left join hwqueue.claim r on r.shard_id = p_shard and r.lease_id = a.lease_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when l.state = 'completed' and a.term_id in (
+      select x.term_id from asked x where x.use = 'toward') then l.node_id end)
+  ), held as materialized (  -- places that something keeps others out of
+    select t.term_id, t.domain, t.spec, t.anchors, k.domain as value
+    from hwqueue.term t
+    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id
+    where t.shard_id = p_shard and t.use = 'away' and t.published_at is not null
+    group by t.term_id, t.domain, t.spec, t.anchors, k.domain having sum(k.holders) > 0
+  )
+  select a.class_id, case a.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, a.term_id, a.domain, k.value
+  from asked a
+  join place k on k.term_id = a.term_id
+  where a.use = 'away' or a.use = 'cap' and k.leases + case when a.is_self then 1 else 0 end > a.most
+  union all
+  select a.class_id, 'required_affinity_unsatisfiable', true, a.term_id, a.domain, k.value
+  from asked a
+  left join place k on k.term_id = a.term_id
+  where a.use = 'toward' and (k.term_id is not null or not a.is_self)  -- a lease may start the group that it requires to be with
+  union all
+  select x.class_id, 'anti_affinity_conflict', false, h.term_id, h.domain, h.value
+  from held h
+  join (select distinct c.class_id, t.term_id
+        from (select distinct y.term_id, y.spec, y.anchors from held y) t
+        cross join lateral unnest(t.anchors) a(anchor)
+        join (select k as class, k.class_id, s.anchor from hwqueue.placement_class k cross join lateral unnest(hwqueue.selected_anchors(k)) s(anchor)
+              where k.shard_id = p_shard and k.class_id = any (p_class_ids) and exists (select 1 from held)) c on c.anchor = a.anchor
+        where hwqueue.term_selects(t.spec, c.class)) x on x.term_id = h.term_id
+$$;
+
 CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE
     AS $$
@@ -8576,6 +11032,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
+$$;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -8621,6 +11089,24 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_classes bigint[] := hwqueue.selected_classes(p_spec, p_shard);
+  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
+begin
+  return hwqueue.holder_list(array(
+    select c.lease_id
+    from hwqueue.node n
+    join hwqueue.claim c on c.shard_id = p_shard and c.node_id = n.node_id
+    where n.shard_id = p_shard and c.class_id = any (v_classes) and coalesce(c.lease_id = v_lease, true)
+      and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
+        = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels)
+    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -8636,6 +11122,50 @@ begin
       jsonb_build_object('field', 'options.service_id'), 'give the lease a service_id, or select by labels or the same task');
   end if;
   return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
+end
+$$;
+
+CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(index integer, place text, held bigint, here bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_term record;
+begin
+  for v_term in
+    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+  loop
+    if v_term.lease_id is not null then
+      return query
+        select v_term.index, v.place, (f.fact ->> 'held')::bigint, (f.fact ->> 'here')::bigint
+        from hwqueue.node n
+        cross join lateral (select hwqueue.domain_value(v_term.domain, n.node_id, n.rack, n.labels) as place) v
+        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now, p_shard) as fact offset 0) f
+        where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
+          (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
+          (select l.node_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_term.lease_id));
+    elsif p_known ? 'terms' then
+      return query
+        select v_term.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint
+        from jsonb_each(p_known #> array['terms', v_term.index::text]) r;
+    else
+      return query
+        select v_term.index, k.domain, k.leases, k.leases - coalesce(l.leases, 0)
+        from (select c.domain, sum(c.leases) as leases from hwqueue.term_count c
+              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.domain having sum(c.leases) > 0) k
+        left join (
+          select x.value ->> 'd' as domain, count(*) as leases
+          from (select c.counted from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now
+                union all
+                select c.counted from hwqueue.claim c
+                where v_term.expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now
+                  and c.stop_requested_at <= p_now is not true) c
+          cross join jsonb_array_elements(c.counted) x
+          where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l on l.domain = k.domain;
+    end if;
+  end loop;
 end
 $$;
 
@@ -8660,6 +11190,31 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select format('it waits for the transaction of session %s%s, open for %s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+                hwqueue.span_words(p_now - a.xact_start))
+  from pg_catalog.pg_stat_activity a
+  where a.pid <> pg_backend_pid() and a.backend_xid is not null
+    and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
+  order by a.xact_start limit 1
+$$;
+
+CREATE FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select not hwqueue.is_stale(p_class, p_shard)
+    and not exists (
+      select 1 from jsonb_array_elements(p_class.terms) s
+      left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+      where t.published_at is null)
+    and not exists (
+      select 1 from hwqueue.class_term m
+      join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -8697,6 +11252,58 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_until timestamptz := date_trunc('minute', hwqueue.clock());
+begin
+  if p_minutes is null or p_minutes not between 1 and 1440 then
+    perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
+      'minutes are kept for a day');
+  end if;
+  return query
+    with ended as (
+      select m.minute, m.completed - coalesce(o.completed, 0) as completed, m.failed - coalesce(o.failed, 0) as failed,
+             m.cancelled - coalesce(o.cancelled, 0) as cancelled, m.retried - coalesce(o.retried, 0) as retried,
+             m.attempts_expired - coalesce(o.attempts_expired, 0) as expired,
+             m.completed + m.attempts_failed + m.attempts_expired + m.attempts_superseded + m.attempts_released + m.attempts_cancelled
+               - coalesce(o.completed + o.attempts_failed + o.attempts_expired + o.attempts_superseded + o.attempts_released
+                          + o.attempts_cancelled, 0) as claims,
+             hwqueue.add_histograms(m.wait_counts, o.wait_counts, -1) as wait_counts,
+             hwqueue.add_histograms(m.run_counts, o.run_counts, -1) as run_counts
+      from hwqueue.queue q
+      join hwqueue.minute_stat m on m.shard_id = q.shard_id and m.queue_id = q.queue_id
+      left join lateral (
+        select x.* from hwqueue.minute_stat x
+        where x.shard_id = m.shard_id and x.queue_id = m.queue_id and x.minute < m.minute order by x.minute desc limit 1) o on true
+      where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
+        and m.minute > v_until - p_minutes * interval '1 minute'
+    ), sums as (
+      select e.minute, sum(e.claims) as claims, sum(e.completed) as completed, sum(e.failed) as failed, sum(e.cancelled) as cancelled,
+             sum(e.retried) as retried, sum(e.expired) as expired
+      from ended e group by e.minute
+    ), times as (
+      select b.minute, array_agg(b.waits order by b.bucket) as waits, array_agg(b.runs order by b.bucket) as runs
+      from (
+        select e.minute, h.bucket, sum(h.waits)::bigint as waits, sum(h.runs)::bigint as runs
+        from ended e cross join lateral unnest(e.wait_counts, e.run_counts) with ordinality h(waits, runs, bucket)
+        group by e.minute, h.bucket) b
+      group by b.minute
+    )
+    select g.minute, coalesce(s.claims, 0)::bigint, coalesce(s.completed, 0)::bigint, coalesce(s.failed, 0)::bigint,
+           coalesce(s.cancelled, 0)::bigint, coalesce(s.retried, 0)::bigint, coalesce(s.expired, 0)::bigint,
+           hwqueue.histogram_quantile(t.waits, 0.5), hwqueue.histogram_quantile(t.waits, 0.95),
+           hwqueue.histogram_quantile(t.runs, 0.5), hwqueue.histogram_quantile(t.runs, 0.95), p_shard
+    from generate_series(v_until - (p_minutes - 1) * interval '1 minute', v_until, interval '1 minute') g(minute)
+    left join sums s on s.minute = g.minute
+    left join times t on t.minute = g.minute
+    order by g.minute;
+end
+$$;
+
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -8706,6 +11313,58 @@ CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boo
       when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
       when 'gt' then hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
       when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value') end, false)
+$$;
+
+CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with tainted as materialized (  -- profiles that differ in taints
+    select p.taints, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = (n.node).profile_id
+    group by p.taints
+  )
+  select t, coalesce(bit_or(x.mask), p_none)
+  from unnest(p_tolerate) t
+  left join tainted x on x.taints = '[]' or hwqueue.barring_taints(x.taints, t) = '[]'
+  group by t
+$$;
+
+CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with total as (
+    select q.name as queue, m.*
+    from hwqueue.queue q
+    left join lateral (
+      select x.* from hwqueue.minute_stat x where x.shard_id = q.shard_id and x.queue_id = q.queue_id order by x.minute desc limit 1) m on true
+    where q.shard_id = p_shard and q.dropped_at is null
+  )
+  select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
+  from total t
+  cross join lateral (values
+    ('hwqueue_leases_finished_total', '{"outcome": "completed"}'::jsonb, t.completed::double precision),
+    ('hwqueue_leases_finished_total', '{"outcome": "failed"}', t.failed),
+    ('hwqueue_leases_finished_total', '{"outcome": "cancelled"}', t.cancelled),
+    ('hwqueue_claims_ended_total', '{"outcome": "completed"}', t.completed),
+    ('hwqueue_claims_ended_total', '{"outcome": "failed"}', t.attempts_failed),
+    ('hwqueue_claims_ended_total', '{"outcome": "expired"}', t.attempts_expired),
+    ('hwqueue_claims_ended_total', '{"outcome": "superseded"}', t.attempts_superseded),
+    ('hwqueue_claims_ended_total', '{"outcome": "released"}', t.attempts_released),
+    ('hwqueue_claims_ended_total', '{"outcome": "cancelled"}', t.attempts_cancelled),
+    ('hwqueue_retries_total', '{}', t.retried),
+    ('hwqueue_wait_seconds_sum', '{}', t.wait_seconds),
+    ('hwqueue_wait_seconds_count', '{}', (select sum(c.count) from unnest(t.wait_counts) c(count))),
+    ('hwqueue_run_seconds_sum', '{}', t.run_seconds),
+    ('hwqueue_run_seconds_count', '{}', (select sum(c.count) from unnest(t.run_counts) c(count)))
+  ) s(name, labels, value)
+  union all
+  select h.name, jsonb_build_object('queue', t.queue, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
+         coalesce(sum(h.counts[b.bucket]) over (partition by t.queue, h.name order by b.bucket), 0)::double precision
+  from total t
+  cross join lateral (values
+    ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name, counts)
+  cross join generate_series(1, 15) b(bucket)
 $$;
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
@@ -8729,11 +11388,17 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+declare
+  v_node hwqueue.node;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
+  if v_node.cordoned_at is not null then
+    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
+  end if;
 end
 $$;
 
@@ -8787,6 +11452,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, code text, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with taken as materialized (
+    select * from hwqueue.taken_places(p_class_ids, p_shard)
+  ), place as materialized (
+    select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack, (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from (select distinct t.domain from taken t) d
+    cross join hwqueue.numbered_nodes(p_now, p_shard) n
+    group by 1, 2
+  )
+  select u.class_id, min(u.code), bit_and(u.mask)
+  from (
+    select t.class_id, t.code, case when t.is_only then coalesce(bit_or(p.mask), p_none) else ~coalesce(bit_or(p.mask), p_none) end as mask
+    from taken t
+    left join place p on p.domain = t.domain and p.value = t.value
+    group by t.class_id, t.code, t.is_only, t.term_id
+  ) u
+  group by u.class_id
+$$;
+
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -8835,10 +11521,38 @@ begin
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_updated', array[p_lease],
+    'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
+    jsonb_build_object('class_id', v_class_id));
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
 end
+$$;
+
+CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with mark as (
+    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at, greatest(m.counted_to, i.applied_at) as counted_to
+    from hwqueue.schema_info i
+    left join lateral (
+      select x.* from hwqueue.reap_mark x where x.shard_id = p_shard order by x.version desc limit 1) m on true
+  )
+  select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
+  union all
+  select 'hwqueue_statistics_lag_seconds', '{}', hwqueue.seconds_since(m.counted_to, p_now) from mark m
+  union all
+  select 'hwqueue_claims_overdue', '{}', count(*)
+  from mark m
+  cross join lateral (
+    select 1 from hwqueue.claim c
+    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+    where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= p_now and c.shard_id = p_shard
+      and c.expires_at + q.reap_grace <= p_now
+    limit 10000) c
+  union all
+  select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1 from hwqueue.schema_info i
 $$;
 
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
@@ -8964,6 +11678,181 @@ begin
     update hwqueue.queue_signal s set waiting_since = null
     where s.shard_id = p_shard and s.queue_id = p_queue.queue_id;
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_began_at timestamptz := clock_timestamp();
+  -- null: the rest of them
+  v_last bigint := (
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+  v_class hwqueue.placement_class;
+  v_is_told boolean;
+  v_over text;
+begin
+  for v_class in
+    select c.* from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) order by c.class_id
+  loop
+    v_is_told := exists (select 1 from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class.class_id);
+    if hwqueue.is_known_match(v_class, p_now, p_shard) then
+      v_over := 'a live node matches';
+    -- after the look at nodes: of a class that is claimed from, many entries may be dead and not removed yet
+    elsif not exists (
+        select 1 from hwqueue.ready r
+        join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+        where r.shard_id = p_shard and r.class_id = v_class.class_id and q.dropped_at is null) then
+      v_over := 'none is waiting any more';
+    else
+      v_over := case when hwqueue.has_match(v_class, p_now, p_shard) then 'a live node matches' end;
+    end if;
+    if v_over is null and not v_is_told then
+      insert into hwqueue.unmatched_class (shard_id, class_id, told_at) values (p_shard, v_class.class_id, p_now);
+      perform hwqueue.note_unmatched(v_class, p_now, p_shard);
+    elsif v_over is not null and v_is_told then
+      delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class.class_id;
+      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name, v_over), p_shard,
+        p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => v_class.class_id);
+    end if;
+    if clock_timestamp() - v_began_at > interval '50 milliseconds' then
+      return v_class.class_id;
+    end if;
+  end loop;
+  return coalesce(v_last, 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql
+    AS $$
+declare
+  -- null: the rest of them
+  v_last uuid := (
+    select n.node_id from hwqueue.node n
+    where n.shard_id = p_shard and n.node_id > p_after order by n.node_id offset p_limit - 1 limit 1);
+  v_node record;
+begin
+  for v_node in
+    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.told_at
+    from hwqueue.node n
+    -- fences (offset 0): node by node and by key, whatever the statistics say
+    cross join lateral (
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+    left join lateral (
+      select x.told_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
+    where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.told_at is not null)
+    order by n.node_id
+  loop
+    if v_node.told_at is null then
+      insert into hwqueue.silent_node (shard_id, node_id, told_at) values (p_shard, v_node.node_id, p_now);
+      perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s', v_node.name, v_node.seen_at), p_shard,
+        jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
+    else
+      delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node.node_id;
+      if v_node.is_registered then
+        perform hwqueue.note_event('node_back', format('node %s is back', v_node.name), p_shard,
+          jsonb_build_object('silent_since', v_node.told_at), p_node => v_node.node_id);
+      end if;
+    end if;
+  end loop;
+  return coalesce(v_last, '00000000-0000-0000-0000-000000000000');
+end
+$$;
+
+CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending) order by h.place, h.ordinality), '[]')
+  from (
+    select 1 as place, 1 as ordinality,
+           jsonb_build_object('action', 'resume', 'words', format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
+    where p_queue.paused_at is not null
+    union all
+    select 2, 1, jsonb_build_object('action', 'register', 'words', 'register a node: hwqueue worker run registers the machine it runs on')
+    where p_fleet ->> 'registered' = '0'
+    union all
+    select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples',
+                                               'predicate', hwqueue.without_terms(s.value -> 'predicate')) || hwqueue.help_words(s.value, p_class)
+    from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    where s.value ->> 'stage' not in ('free', 'away', 'spread')
+    union all
+    select 4, 1, jsonb_build_object('action', 'add_node', 'words', left('add a node with ' || hwqueue.class_words(p_class), 400))
+    where p_fleet ->> 'matching' = '0'
+    union all
+    select 5, t.ordinality, t.help
+    from (
+      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_build_array(h.node), 'nodes', 1,
+               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end,
+                 h.place, h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')), coalesce(h.holder ->> 'holds', 'a slot'))) as help,
+             row_number() over (order by h.ordinality) as ordinality
+      from (
+        select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
+               r.value ->> 'stage' = 'free' as is_room, n.ordinality
+        from jsonb_array_elements(p_near) with ordinality n
+        cross join jsonb_array_elements(n.value -> 'reasons') r
+        where r.value ? 'holders' and jsonb_array_length(n.value -> 'reasons') = 1
+      ) h
+      limit 5) t
+  ) h
+$$;
+
+CREATE FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_anchors text[];
+  v_kinds uuid[];
+  v_now timestamptz;
+begin
+  perform hwqueue.check_shard(p_shard);
+  select array_agg(distinct a) into v_anchors
+  from hwqueue.imagined_nodes(p_nodes, p_shard) i
+  cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
+                            || hwqueue.node_anchors((i.node).node_id, (i.node).resources || (i.node).gpu_ids)) a;
+  v_now := hwqueue.clock();
+  v_kinds := array(
+    select (array_agg(n.node_id))[1]
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
+    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.gpu_parents, n.core_numa);
+  return query
+    with imagined as materialized (
+      select * from hwqueue.imagined_nodes(p_nodes, p_shard)
+    ), wanted as materialized (
+      select c from hwqueue.placement_class c
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+      where c.shard_id = p_shard and c.anchors && v_anchors
+        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
+    ), fit as materialized (
+      select (w.c).class_id, sum(i.how_many * f.fits)::bigint as fits, bool_or(f.fits is null) as is_open
+      from wanted w
+      cross join imagined i
+      cross join lateral (
+        select case when hwqueue.suits(w.c, i.profile, (i.node).node_id, (i.node).resources || (i.node).gpu_ids, '{}', (i.node).gpu_ids, (i.node).gpu_parents)
+                    then hwqueue.fits_at_once(w.c, i.node) else 0 end as fits offset 0) f
+      where f.fits is distinct from 0
+      group by 1
+    ), counted as materialized (
+      select f.class_id, case when not f.is_open then f.fits end as fits, p.pending, p.oldest_at
+      from fit f
+      cross join lateral (
+        select count(*) as pending, min(r.eligible_at) as oldest_at
+        from (select e.eligible_at from hwqueue.ready e where e.shard_id = p_shard and e.class_id = f.class_id limit 10001) r) p
+      order by p.pending desc, f.class_id limit 1000
+    )
+    select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits, hwqueue.is_served(c, v_kinds, v_now, p_shard)
+    from counted k
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    order by k.pending desc, k.class_id;
 end
 $$;
 
@@ -9163,6 +12052,24 @@ CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
 );
 
+CREATE TABLE hwqueue.api_token (
+    shard_id integer NOT NULL,
+    name text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    role text NOT NULL,
+    tenant text,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone,
+    used_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    revoked_by text,
+    CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text]))),
+    CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+);
+
+COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
+
 CREATE TABLE hwqueue.attempt (
     shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
@@ -9202,6 +12109,253 @@ CREATE TABLE hwqueue.class_term (
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
 
+CREATE TABLE hwqueue.event_0 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_1 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_10 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_11 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_12 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_13 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_14 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_15 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_2 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_3 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_4 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_5 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_6 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_7 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_8 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE TABLE hwqueue.event_9 (
+    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
+    slot smallint CONSTRAINT event_slot_not_null NOT NULL,
+    event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
+    at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
+    code text CONSTRAINT event_code_not_null NOT NULL,
+    lease_id uuid,
+    node_id uuid,
+    queue text,
+    class_id bigint,
+    actor text CONSTRAINT event_actor_not_null NOT NULL,
+    message text CONSTRAINT event_message_not_null NOT NULL,
+    detail jsonb
+);
+
+CREATE SEQUENCE hwqueue.event_number
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
 CREATE TABLE hwqueue.finished (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -9228,6 +12382,22 @@ CREATE TABLE hwqueue.idempotency (
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
+CREATE VIEW hwqueue.lease_history AS
+ SELECT h.shard_id,
+    l.lease_id,
+    h.ordinal,
+    h.at,
+    h.event,
+    h.attempt,
+    h.claim_token,
+    h.node_id,
+    h.node_name,
+    h.lasted,
+    h.detail
+   FROM ((hwqueue.shard s
+     JOIN hwqueue.lease l ON ((l.shard_id = s.shard_id)))
+     CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id, l.shard_id) h(shard_id, lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail));
+
 CREATE TABLE hwqueue.lease_transition (
     from_state text NOT NULL,
     to_state text NOT NULL,
@@ -9247,6 +12417,38 @@ CREATE TABLE hwqueue.low_water (
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
+
+CREATE TABLE hwqueue.minute_stat (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    minute timestamp with time zone NOT NULL,
+    completed bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    cancelled bigint DEFAULT 0 NOT NULL,
+    attempts_failed bigint DEFAULT 0 NOT NULL,
+    attempts_expired bigint DEFAULT 0 NOT NULL,
+    attempts_superseded bigint DEFAULT 0 NOT NULL,
+    attempts_released bigint DEFAULT 0 NOT NULL,
+    attempts_cancelled bigint DEFAULT 0 NOT NULL,
+    retried bigint DEFAULT 0 NOT NULL,
+    wait_seconds double precision DEFAULT 0 NOT NULL,
+    wait_counts bigint[] NOT NULL,
+    run_seconds double precision DEFAULT 0 NOT NULL,
+    run_counts bigint[] NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.minute_stat.failed IS 'leases that are dead: no attempt left, or a deadline passed';
+
+COMMENT ON COLUMN hwqueue.minute_stat.attempts_failed IS 'claims that ended so, whether or not another attempt followed; likewise the others';
+
+COMMENT ON COLUMN hwqueue.minute_stat.retried IS 'claims that failed, expired or were superseded and whose lease went back';
+
+COMMENT ON COLUMN hwqueue.minute_stat.wait_seconds IS 'of completed leases: from claimable to claimed, summed up';
+
+COMMENT ON COLUMN hwqueue.minute_stat.wait_counts IS 'how many of them waited how long, by histogram_bounds; the last one: longer';
+
+COMMENT ON COLUMN hwqueue.minute_stat.run_seconds IS 'of completed leases: from claimed to completed; likewise run_counts';
 
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
@@ -9271,6 +12473,91 @@ COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; jud
 
 COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
+CREATE VIEW hwqueue.node_usage AS
+ SELECT u.shard_id,
+    u.node_id,
+    u.node_name,
+    u.rack,
+    u.state,
+    u.live,
+    u.seen_at,
+    u.claims,
+    u.slots,
+    u.cpu_milli,
+    u.cpu_used,
+    u.memory_mib,
+    u.memory_used,
+    u.gpus,
+    u.gpus_free,
+    u.gpu_milli_used,
+    u.cores,
+    u.cores_free,
+    u.custom,
+    u.custom_used,
+    u.profile_id
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.node_usage(p_shard => s.shard_id) u(shard_id, node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id));
+
+CREATE VIEW hwqueue.pending_contended AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'contended'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE VIEW hwqueue.pending_no_match AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'no_match'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE VIEW hwqueue.pending_reasons AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
     START WITH 1
@@ -9279,6 +12566,28 @@ ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS A
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE VIEW hwqueue.placement_class_stats AS
+ SELECT c.shard_id,
+    c.class_id,
+    c.queue,
+    c.tenant,
+    c.service_id,
+    c.task_name,
+    c.words,
+    c.labels,
+    c.placement,
+    c.anchors,
+    c.patience,
+    c.pending,
+    c.oldest_at,
+    c.running,
+    c.profiles,
+    c.reach,
+    c.created_at,
+    c.retired_at
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.placement_class_stats(p_limit => NULL::integer, p_shard => s.shard_id) c(shard_id, class_id, queue, tenant, service_id, task_name, words, labels, placement, anchors, patience, pending, oldest_at, running, profiles, reach, created_at, retired_at));
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -9326,6 +12635,20 @@ CREATE TABLE hwqueue.prune_mark (
     profile_id bigint DEFAULT 0 NOT NULL
 );
 
+CREATE VIEW hwqueue.queue_depth AS
+ SELECT d.shard_id,
+    d.queue,
+    d.pending,
+    d.scheduled,
+    d.running,
+    d.stopping,
+    d.expired,
+    d.oldest_at,
+    d.next_at,
+    d.paused_at
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.queue_depth(p_shard => s.shard_id) d(shard_id, queue, pending, scheduled, running, stopping, expired, oldest_at, next_at, paused_at));
+
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
     START WITH 1
@@ -9351,6 +12674,14 @@ ALTER TABLE hwqueue.ready ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTI
     CACHE 1
 );
 
+CREATE TABLE hwqueue.requeued (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    state text NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    lease_id uuid NOT NULL
+);
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -9371,6 +12702,22 @@ CREATE TABLE hwqueue.service (
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
+
+CREATE TABLE hwqueue.silent_node (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    told_at timestamp with time zone NOT NULL
+);
+
+CREATE VIEW hwqueue.tag_distribution AS
+ SELECT t.shard_id,
+    t.label,
+    t.value,
+    t.nodes,
+    t.live,
+    t.claims
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.tag_distribution(p_limit => NULL::integer, p_shard => s.shard_id) t(shard_id, label, value, nodes, live, claims));
 
 CREATE TABLE hwqueue.term_count (
     shard_id integer NOT NULL,
@@ -9393,8 +12740,51 @@ ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE hwqueue.unmatched_class (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    told_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.unmatched_class IS 'classes with something ready that no live node may run, by what the nodes are';
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_0 FOR VALUES IN ('0');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_1 FOR VALUES IN ('1');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_10 FOR VALUES IN ('10');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_11 FOR VALUES IN ('11');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_12 FOR VALUES IN ('12');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_13 FOR VALUES IN ('13');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_14 FOR VALUES IN ('14');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_15 FOR VALUES IN ('15');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_2 FOR VALUES IN ('2');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_3 FOR VALUES IN ('3');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_4 FOR VALUES IN ('4');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_5 FOR VALUES IN ('5');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_6 FOR VALUES IN ('6');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_7 FOR VALUES IN ('7');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('8');
+
+ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
+
 ALTER TABLE ONLY hwqueue.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
+
+ALTER TABLE ONLY hwqueue.api_token
+    ADD CONSTRAINT api_token_pkey PRIMARY KEY (shard_id, name);
 
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
@@ -9425,6 +12815,9 @@ ALTER TABLE ONLY hwqueue.lease_transition
 
 ALTER TABLE ONLY hwqueue.low_water
     ADD CONSTRAINT low_water_pkey PRIMARY KEY (shard_id, queue_id, class_id, version);
+
+ALTER TABLE ONLY hwqueue.minute_stat
+    ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
 
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
@@ -9483,8 +12876,18 @@ ALTER TABLE ONLY hwqueue.service
 ALTER TABLE ONLY hwqueue.shard
     ADD CONSTRAINT shard_pkey PRIMARY KEY (shard_id);
 
+ALTER TABLE ONLY hwqueue.silent_node
+    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (shard_id, node_id);
+
 ALTER TABLE ONLY hwqueue.term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
+
+ALTER TABLE ONLY hwqueue.unmatched_class
+    ADD CONSTRAINT unmatched_class_pkey PRIMARY KEY (shard_id, class_id);
+
+CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
+
+CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
@@ -9497,6 +12900,244 @@ CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refre
 CREATE INDEX class_term_class ON hwqueue.class_term USING btree (shard_id, class_id);
 
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (shard_id, term_id);
+
+CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_0_shard_id_actor_event_id_idx ON hwqueue.event_0 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_class ON ONLY hwqueue.event USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_class_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_code ON ONLY hwqueue.event USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_0_shard_id_code_event_id_idx ON hwqueue.event_0 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_order ON ONLY hwqueue.event USING btree (shard_id, event_id);
+
+CREATE INDEX event_0_shard_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, event_id);
+
+CREATE INDEX event_lease ON ONLY hwqueue.event USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_lease_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_node ON ONLY hwqueue.event USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_node_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_queue ON ONLY hwqueue.event USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_0_shard_id_queue_event_id_idx ON hwqueue.event_0 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_actor_event_id_idx ON hwqueue.event_10 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_10_shard_id_class_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_code_event_id_idx ON hwqueue.event_10 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_10_shard_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, event_id);
+
+CREATE INDEX event_10_shard_id_lease_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_node_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_10_shard_id_queue_event_id_idx ON hwqueue.event_10 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_actor_event_id_idx ON hwqueue.event_11 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_11_shard_id_class_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_code_event_id_idx ON hwqueue.event_11 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_11_shard_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, event_id);
+
+CREATE INDEX event_11_shard_id_lease_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_node_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_11_shard_id_queue_event_id_idx ON hwqueue.event_11 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_actor_event_id_idx ON hwqueue.event_12 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_12_shard_id_class_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_code_event_id_idx ON hwqueue.event_12 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_12_shard_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, event_id);
+
+CREATE INDEX event_12_shard_id_lease_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_node_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_12_shard_id_queue_event_id_idx ON hwqueue.event_12 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_actor_event_id_idx ON hwqueue.event_13 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_13_shard_id_class_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_code_event_id_idx ON hwqueue.event_13 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_13_shard_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, event_id);
+
+CREATE INDEX event_13_shard_id_lease_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_node_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_13_shard_id_queue_event_id_idx ON hwqueue.event_13 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_actor_event_id_idx ON hwqueue.event_14 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_14_shard_id_class_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_code_event_id_idx ON hwqueue.event_14 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_14_shard_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, event_id);
+
+CREATE INDEX event_14_shard_id_lease_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_node_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_14_shard_id_queue_event_id_idx ON hwqueue.event_14 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_actor_event_id_idx ON hwqueue.event_15 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_15_shard_id_class_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_code_event_id_idx ON hwqueue.event_15 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_15_shard_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, event_id);
+
+CREATE INDEX event_15_shard_id_lease_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_node_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_15_shard_id_queue_event_id_idx ON hwqueue.event_15 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_actor_event_id_idx ON hwqueue.event_1 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_1_shard_id_class_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_code_event_id_idx ON hwqueue.event_1 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_1_shard_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, event_id);
+
+CREATE INDEX event_1_shard_id_lease_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_node_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_1_shard_id_queue_event_id_idx ON hwqueue.event_1 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_actor_event_id_idx ON hwqueue.event_2 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_2_shard_id_class_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_code_event_id_idx ON hwqueue.event_2 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_2_shard_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, event_id);
+
+CREATE INDEX event_2_shard_id_lease_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_node_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_2_shard_id_queue_event_id_idx ON hwqueue.event_2 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_actor_event_id_idx ON hwqueue.event_3 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_3_shard_id_class_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_code_event_id_idx ON hwqueue.event_3 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_3_shard_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, event_id);
+
+CREATE INDEX event_3_shard_id_lease_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_node_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_3_shard_id_queue_event_id_idx ON hwqueue.event_3 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_actor_event_id_idx ON hwqueue.event_4 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_4_shard_id_class_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_code_event_id_idx ON hwqueue.event_4 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_4_shard_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, event_id);
+
+CREATE INDEX event_4_shard_id_lease_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_node_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_4_shard_id_queue_event_id_idx ON hwqueue.event_4 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_actor_event_id_idx ON hwqueue.event_5 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_5_shard_id_class_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_code_event_id_idx ON hwqueue.event_5 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_5_shard_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, event_id);
+
+CREATE INDEX event_5_shard_id_lease_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_node_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_5_shard_id_queue_event_id_idx ON hwqueue.event_5 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_actor_event_id_idx ON hwqueue.event_6 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_6_shard_id_class_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_code_event_id_idx ON hwqueue.event_6 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_6_shard_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, event_id);
+
+CREATE INDEX event_6_shard_id_lease_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_node_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_6_shard_id_queue_event_id_idx ON hwqueue.event_6 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_actor_event_id_idx ON hwqueue.event_7 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_7_shard_id_class_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_code_event_id_idx ON hwqueue.event_7 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_7_shard_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, event_id);
+
+CREATE INDEX event_7_shard_id_lease_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_node_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_7_shard_id_queue_event_id_idx ON hwqueue.event_7 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_actor_event_id_idx ON hwqueue.event_8 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_8_shard_id_class_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_code_event_id_idx ON hwqueue.event_8 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_8_shard_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, event_id);
+
+CREATE INDEX event_8_shard_id_lease_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_node_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_8_shard_id_queue_event_id_idx ON hwqueue.event_8 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_actor_event_id_idx ON hwqueue.event_9 USING btree (shard_id, actor, event_id);
+
+CREATE INDEX event_9_shard_id_class_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_code_event_id_idx ON hwqueue.event_9 USING btree (shard_id, code, event_id);
+
+CREATE INDEX event_9_shard_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, event_id);
+
+CREATE INDEX event_9_shard_id_lease_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_node_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+
+CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
@@ -9538,6 +13179,8 @@ CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
+CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
+
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX term_anchors ON hwqueue.term USING gin (anchors);
@@ -9548,14 +13191,242 @@ CREATE UNIQUE INDEX term_digest ON hwqueue.term USING btree (shard_id, digest);
 
 CREATE INDEX term_unpublished ON hwqueue.term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
 
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_0_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_0_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_0_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_0_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_0_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_0_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_10_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_10_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_10_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_10_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_10_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_10_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_10_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_11_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_11_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_11_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_11_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_11_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_11_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_11_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_12_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_12_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_12_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_12_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_12_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_12_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_12_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_13_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_13_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_13_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_13_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_13_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_13_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_13_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_14_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_14_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_14_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_14_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_14_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_14_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_14_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_15_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_15_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_15_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_15_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_15_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_15_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_15_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_1_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_1_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_1_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_1_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_1_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_1_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_1_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_2_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_2_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_2_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_2_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_2_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_2_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_2_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_3_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_3_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_3_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_3_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_3_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_3_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_3_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_4_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_4_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_4_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_4_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_4_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_4_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_4_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_5_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_5_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_5_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_5_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_5_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_5_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_5_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_6_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_6_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_6_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_6_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_6_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_6_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_6_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_7_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_7_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_7_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_7_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_7_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_7_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_7_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_8_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_8_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_8_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_8_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_8_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_8_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_8_shard_id_queue_event_id_idx;
+
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_9_shard_id_actor_event_id_idx;
+
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_9_shard_id_class_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_9_shard_id_code_event_id_idx;
+
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_9_shard_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_9_shard_id_lease_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_9_shard_id_node_id_event_id_idx;
+
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_9_shard_id_queue_event_id_idx;
+
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_producer;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.acting() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) FROM PUBLIC;
 
@@ -9571,11 +13442,17 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
 
@@ -9584,6 +13461,8 @@ GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
@@ -9594,6 +13473,8 @@ REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_togethe
 REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
@@ -9626,6 +13507,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
@@ -9650,6 +13533,10 @@ REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
@@ -9669,17 +13556,27 @@ REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch 
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_asks(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
@@ -9701,9 +13598,15 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -9713,6 +13616,9 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) 
 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
@@ -9724,11 +13630,15 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
@@ -9751,13 +13661,43 @@ REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p
 
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -9772,6 +13712,12 @@ REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with t
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
@@ -9791,13 +13737,21 @@ REVOKE ALL ON FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_cl
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gate_of(p_place text) FROM PUBLIC;
 
@@ -9820,6 +13774,10 @@ REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch 
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
@@ -9830,7 +13788,21 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9839,6 +13811,8 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
@@ -9849,6 +13823,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_plain_completion(p_item jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -9882,6 +13858,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) FROM PUBLIC;
@@ -9898,13 +13876,19 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -9916,6 +13900,10 @@ REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC
 
 REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) FROM PUBLIC;
@@ -9924,18 +13912,27 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_queues(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9970,6 +13967,12 @@ REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.metrics(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.moment_words(p_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
@@ -9986,9 +13989,19 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10000,11 +14013,23 @@ REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
@@ -10062,9 +14087,25 @@ REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -10098,15 +14139,35 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[], OUT code text, OUT message text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -10114,15 +14175,21 @@ REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FR
 
 REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10144,7 +14211,15 @@ REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
@@ -10235,6 +14310,10 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
@@ -10247,6 +14326,15 @@ REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT counted_to timestamp with time zone, OUT more boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
@@ -10255,9 +14343,13 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -10266,6 +14358,8 @@ GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -10289,6 +14383,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 REVOKE ALL ON FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
@@ -10324,6 +14420,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
@@ -10333,6 +14431,10 @@ REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_plac
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
@@ -10354,6 +14456,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -10362,19 +14466,37 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -10390,12 +14512,16 @@ REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect te
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -10416,6 +14542,16 @@ REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
@@ -10438,3 +14574,27 @@ REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.node_usage TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.node_usage TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_contended TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_contended TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_no_match TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_no_match TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_reasons TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_reasons TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.placement_class_stats TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.placement_class_stats TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.queue_depth TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.queue_depth TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.tag_distribution TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.tag_distribution TO hwqueue_admin;

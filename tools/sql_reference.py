@@ -15,8 +15,12 @@ SUBJECTS = {
     "queues": "Queues",
     "leases": "Leases: spawn, look at, change",
     "nodes": "Nodes",
+    "tokens": "Tokens of the HTTP API",
     "claims": "Claims: take, keep, settle",
+    "explain": "Explanations",
+    "events": "Events",
     "maintenance": "Maintenance",
+    "stats": "Figures: for monitoring and charts",
 }
 INTRODUCTION = """# SQL functions
 

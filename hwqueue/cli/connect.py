@@ -1,5 +1,6 @@
 """Which database a command talks to."""
 
+import getpass
 import os
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.cli.options import options_of
+from hwqueue.client import Client
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.errors import ConfigError
 from hwqueue.schema import require_compatible, upgrade
@@ -67,6 +69,22 @@ def connection_string(ctx: typer.Context) -> str:
     with psycopg.connect(named.dsn) as connection:
         require_compatible(connection)
     return named.dsn
+
+
+def open_client(ctx: typer.Context) -> Client:
+    """A client of that database, to be entered; what it does is done by whoever is logged in here.
+
+    Raises: as `connection_string`.
+    """
+    return Client(connection_string(ctx), pool_size=1, actor=_user())
+
+
+def _user() -> str | None:
+    """The name of the user, None where there is none: in a container without such an entry."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # the latter before Python 3.13
+        return None
 
 
 def _checked(dsn: str, origin: str) -> str:

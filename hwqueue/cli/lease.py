@@ -4,12 +4,15 @@ from typing import Annotated
 
 import typer
 
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import open_client
+from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows
+from hwqueue.cli.spans import short
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, LeaseError
-from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnOptions
+from hwqueue.types import Lease, LeaseEvent, LeaseState, LeaseSummary, SpawnOptions
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
 
@@ -58,7 +61,7 @@ def spawn(
         "idempotency_key": key,
         "tenant": tenant,
     }
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
     show_one(
         ctx, {"lease_id": spawned.lease_id, "created": spawned.created, "state": spawned.state}
@@ -79,7 +82,7 @@ def list_(
 ) -> None:
     """List leases, newest first."""
     older = identifier(before, "--before") if before else None
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         found = client.list_leases(queue=queue, state=state, task=task, limit=limit, before=older)
         names = {node.node_id: node.name for node in client.list_nodes()} if found else {}
     rows = [
@@ -97,8 +100,49 @@ def show(
     lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
 ) -> None:
     """Show all that is known about a lease, its failed attempts included."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         show_one(ctx, _facts(client.get_lease(identifier(lease_id, "LEASE_ID"))))
+
+
+@app.command(epilog="Example: hwqueue lease explain 01890a5d-ac96-774b-bcce-b302099a8057")
+def explain(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    *,
+    nodes: Annotated[
+        int, typer.Option(min=0, max=20, help="Show so many of the nearest nodes.")
+    ] = 5,
+) -> None:
+    """Say why a lease is where it is: of a pending one, what keeps which nodes from it."""
+    with open_client(ctx) as client:
+        explanation = client.explain_lease(identifier(lease_id, "LEASE_ID"))
+    show_explanation(ctx, explanation, nodes)
+
+
+@app.command(epilog="Example: hwqueue lease history 01890a5d-ac96-774b-bcce-b302099a8057")
+def history(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+) -> None:
+    """Show the life line of a lease: spawned, waited, claimed where, how each attempt ended."""
+    with open_client(ctx) as client:
+        found = client.lease_history(identifier(lease_id, "LEASE_ID"))
+    if options_of(ctx).json:
+        names = LeaseEvent.__dataclass_fields__
+        show_rows(ctx, [{name: getattr(step, name) for name in names} for step in found])
+        return
+    rows = [
+        {
+            "at": step.at,
+            "event": step.event,
+            "lasted": short(step.lasted),
+            "attempt": step.attempt,
+            "node": step.node_name,
+            "detail": step.detail,
+        }
+        for step in found
+    ]
+    show_rows(ctx, rows)
 
 
 @app.command(epilog="Example: hwqueue lease cancel 01890a5d-ac96-774b-bcce-b302099a8057")
@@ -109,7 +153,7 @@ def cancel(
 ) -> None:
     """Cancel leases; of a running one its worker is asked to stop."""
     ids = [identifier(text, "LEASE_IDS") for text in lease_ids]
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         rows = [
             {"lease_id": lease_id, "state": client.cancel_lease(lease_id, reason=reason)}
             for lease_id in ids
@@ -136,7 +180,7 @@ def requeue(
         raise ConfigError("give ids of leases, or --failed QUEUE, and not both")
     if (task or limit) and not failed:
         raise ConfigError("--task and --limit go with --failed QUEUE")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         if failed:
             count = client.requeue_failed(failed, task=task, limit=limit)
             show_one(ctx, {"requeued": count})

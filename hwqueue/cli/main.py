@@ -11,7 +11,24 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from hwqueue.cli import db, demo, lease, match, node, queue, replay, service, wire, worker
+from hwqueue.cli import (
+    db,
+    demo,
+    events,
+    lease,
+    match,
+    metrics,
+    node,
+    pending,
+    placement_class,
+    queue,
+    replay,
+    serve,
+    service,
+    token,
+    wire,
+    worker,
+)
 from hwqueue.cli.options import Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.errors import HwqueueError, translate
@@ -22,15 +39,21 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("queue", queue.app),
     ("lease", lease.app),
     ("node", node.app),
+    ("class", placement_class.app),
     ("service", service.app),
     ("worker", worker.app),
+    ("metrics", metrics.app),
+    ("events", events.app),
     ("wire", wire.app),
+    ("token", token.app),
 )
 # Commands without a noun: name, function, example.
 COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
+    ("pending", pending.pending, pending.EXAMPLE),
     ("match", match.match, match.EXAMPLE),
     ("demo", demo.demo, demo.EXAMPLE),
     ("replay", replay.replay, replay.EXAMPLE),
+    ("serve", serve.serve, serve.EXAMPLE),
 )
 
 

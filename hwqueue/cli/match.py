@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_rows
-from hwqueue.client import Client
 from hwqueue.types import NodeMatch
 
 EXAMPLE = """hwqueue match '{"require": [{"tags": {"gpu": true}}]}' --queue renders --all"""
@@ -36,7 +35,7 @@ def match(
     Nothing is claimed. Exits with 1 when no node could. With --json every node is there.
     """
     wanted = json_object(placement, "PLACEMENT")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         matches = client.match_nodes(wanted, queue=queue, task=task, tenant=tenant)
     best_first = sorted(
         matches, key=lambda node: (not node.eligible, -(node.score or 0), node.node_name)

@@ -1,16 +1,28 @@
 """hwqueue node: who may run work, and taking machines out of service."""
 
+import json
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
-from hwqueue.cli.connect import connection_string
-from hwqueue.cli.inputs import find_node, identifier, json_object, moment, span, taint_of
+from hwqueue.cli.connect import open_client
+from hwqueue.cli.explanation import counted
+from hwqueue.cli.inputs import (
+    find_node,
+    identifier,
+    json_object,
+    json_value,
+    moment,
+    pairs,
+    span,
+    taint_of,
+)
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
-from hwqueue.client import Client
+from hwqueue.cli.spans import ago
 from hwqueue.errors import ConfigError
-from hwqueue.types import Node, NodeTaint
+from hwqueue.types import Node, NodeTaint, NodeUsage
 from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
@@ -22,7 +34,7 @@ Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_de
 @app.command("list", epilog="Example: hwqueue node list --json")
 def list_(ctx: typer.Context) -> None:
     """List the registered nodes and what they have given away."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         rows = [_row(node) for node in client.list_nodes()]
     show_rows(ctx, rows, empty="no nodes; a worker registers one: hwqueue worker run")
 
@@ -30,8 +42,55 @@ def list_(ctx: typer.Context) -> None:
 @app.command(epilog="Example: hwqueue node show gpu-box-1")
 def show(ctx: typer.Context, node: NodeName) -> None:
     """Show a node: labels, capacity, and the use of every device."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         show_one(ctx, _facts(find_node(client, node)))
+
+
+@app.command(epilog="Example: hwqueue node usage --state silent")
+def usage(
+    ctx: typer.Context,
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="Only nodes that are live, silent, cordoned or draining.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    after: Annotated[
+        str | None, typer.Option(help="After this name: the last of the page before.")
+    ] = None,
+) -> None:
+    """Show how full the nodes are, by name."""
+    with open_client(ctx) as client:
+        found = client.node_usage(state=state, limit=limit, after=after)
+    if options_of(ctx).json:
+        names = NodeUsage.__dataclass_fields__
+        show_rows(ctx, [{name: getattr(one, name) for name in names} for one in found])
+        return
+    show_rows(ctx, [_usage_row(one) for one in found], empty="no such nodes")
+    if len(found) == limit:
+        say(ctx, f"there may be more: --after {found[-1].node_name}")
+
+
+@app.command(epilog="Example: hwqueue node tags --label zone")
+def tags(
+    ctx: typer.Context,
+    *,
+    label: Annotated[str | None, typer.Option(help="Only this label.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+) -> None:
+    """Show how many nodes have each value of each label, the commonest first."""
+    with open_client(ctx) as client:
+        found = client.tag_distribution(label=label, limit=limit)
+    rows = [
+        {
+            "label": one.label,
+            "value": one.value,
+            "nodes": one.nodes,
+            "live": one.live,
+            "claims": one.claims,
+        }
+        for one in found
+    ]
+    show_rows(ctx, rows, empty="no node has such a label")
 
 
 @app.command(
@@ -64,7 +123,7 @@ def register(
             raise ConfigError("--spec says everything: leave out --tags, --capacity, --gpu, --rack")
         content = {"name": name, "instance_id": uuid4().hex} | json_object(spec, "--spec")
     chosen = identifier(node_id, "--id") if node_id else _id_of(name)
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         epoch = client.register_node(chosen, content or {})
     show_one(ctx, {"node_id": chosen, "node_epoch": epoch})
 
@@ -72,7 +131,7 @@ def register(
 @app.command(epilog="Example: hwqueue node cordon gpu-box-1")
 def cordon(ctx: typer.Context, node: NodeName) -> None:
     """Give a node nothing more; what runs there goes on."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.cordon_node(find_node(client, node).node_id)
     say(ctx, f"{node} gets nothing more; take it back with: hwqueue node uncordon {node}")
 
@@ -80,7 +139,7 @@ def cordon(ctx: typer.Context, node: NodeName) -> None:
 @app.command(epilog="Example: hwqueue node uncordon gpu-box-1")
 def uncordon(ctx: typer.Context, node: NodeName) -> None:
     """Give a cordoned or drained node work again."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.uncordon_node(find_node(client, node).node_id)
     say(ctx, f"{node} gets work again")
 
@@ -95,7 +154,7 @@ def drain(
 ) -> None:
     """Empty a node: nothing more is given, and with --deadline what runs is asked to stop."""
     limit = span(deadline, "--deadline")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         found = find_node(client, node)
         client.drain_node(found.node_id, deadline=limit)
     say(ctx, f"{node} is draining, {found.claims} leases still run there")
@@ -104,7 +163,7 @@ def drain(
 @app.command(epilog="Example: hwqueue node deregister gpu-box-1")
 def deregister(ctx: typer.Context, node: NodeName) -> None:
     """Take a node out of the books; its running leases go back to their queues."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.deregister_node(find_node(client, node).node_id)
     say(ctx, f"{node} is gone")
 
@@ -123,7 +182,7 @@ def taint(
 ) -> None:
     """Keep leases off a node that do not tolerate the taint; no_execute stops what runs, too."""
     content = taint_of(taint, "TAINT")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.taint_node(find_node(client, node).node_id, content)
     say(ctx, f"{node} is tainted {taint}; take it off with: hwqueue node untaint {node} KEY")
 
@@ -138,7 +197,7 @@ def untaint(
     ] = None,
 ) -> None:
     """Take an operator's taints off a node; those it registered with stay."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         gone = client.untaint_node(find_node(client, node).node_id, key, effect=effect)
     say(ctx, f"took {gone} {'taint' if gone == 1 else 'taints'} off {node}")
 
@@ -156,7 +215,7 @@ def attest(
 ) -> None:
     """Vouch that a node belongs to a trust domain, which leases may require."""
     until = moment(expires_at, "--expires-at")
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.attest_node(find_node(client, node).node_id, domain, expires_at=until)
     say(ctx, f"{node} is trusted for {domain}")
 
@@ -164,9 +223,70 @@ def attest(
 @app.command(epilog="Example: hwqueue node revoke gpu-box-1 acme.prod")
 def revoke(ctx: typer.Context, node: NodeName, domain: Domain) -> None:
     """End an attestation; running leases that need it are asked to stop at once."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         was_there = client.revoke_attestation(find_node(client, node).node_id, domain)
     say(ctx, f"{node} is {'no longer' if was_there else 'not'} trusted for {domain}")
+
+
+@app.command(
+    "what-if",
+    epilog="Example: hwqueue node what-if --label gpu_model=A100 --gpu A100 --gpu A100 --count 3",
+)
+def what_if(
+    ctx: typer.Context,
+    *,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Label such a node has, key=value; the value is JSON or else text."),
+    ] = None,
+    capacity: Annotated[
+        str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
+    ] = "{}",
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Model of a GPU; once for each device.")
+    ] = None,
+    rack: Annotated[int | None, typer.Option(min=0, help="Number of its rack.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="So many such nodes.")] = 1,
+    spec: Annotated[
+        str | None,
+        typer.Option(help="Whole specification, or a list of them, instead: JSON or a file."),
+    ] = None,
+) -> None:
+    """Show which pending work such nodes could run if they were there; nothing is changed."""
+    if spec is not None:
+        if label or gpu or rack is not None or capacity != "{}" or count != 1:
+            raise ConfigError(
+                "--spec says everything: leave out --label, --capacity, --gpu, --rack, --count"
+            )
+        nodes = json_value(spec, "--spec")
+    else:
+        tags = {key: _scalar(value) for key, value in pairs(label or [], "--label").items()}
+        content = _spec("what-if", "{}", capacity, gpu or [], rack) | {"labels": tags}
+        nodes = content | {"count": count}
+    with open_client(ctx) as client:
+        found = client.what_if(nodes)
+    rows = [
+        {
+            "queue": one.queue,
+            "asks": one.words,
+            "pending": one.pending if options_of(ctx).json else counted(one.pending),
+            "oldest_at": one.oldest_at,
+            "fits_at_once": one.fits_at_once,
+            "served_already": one.is_served_already,
+            "class_id": one.class_id,
+        }
+        for one in found
+    ]
+    show_rows(ctx, rows, empty="nothing that is pending could run on such nodes")
+
+
+def _scalar(text: str) -> Any:
+    """A label's value: a JSON scalar if it is one, else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 def _spec(name: str, tags: str, capacity: str, gpus: list[str], rack: int | None) -> dict[str, Any]:
@@ -203,6 +323,24 @@ def _row(node: Node) -> dict[str, object]:
         "memory_used": _share(node, "memory_mib"),
         "labels": dict(node.labels),
         "taints": [_taint_text(taint) for taint in node.taints],
+    }
+
+
+def _usage_row(node: NodeUsage) -> dict[str, object]:
+    def share(used: float, total: float | None) -> str | None:
+        return None if total is None else f"{used:g}/{total:g}"
+
+    return {
+        "name": node.node_name,
+        "rack": node.rack,
+        "state": node.state,
+        "seen": ago(node.seen_at),
+        "claims": node.claims,
+        "cpu_used": share(node.cpu_used, node.cpu_milli),
+        "memory_used": share(node.memory_used, node.memory_mib),
+        "gpus_used": share(node.gpu_milli_used / 1000, node.gpus),
+        "gpus_free": node.gpus_free,
+        "cores_free": share(node.cores_free, node.cores) if node.cores else None,
     }
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 from hwqueue.cli.options import Options, options_of
 from hwqueue.errors import (
     BadArgument,
+    ClassUnknown,
     ConfigError,
     ConstraintError,
     HwqueueError,
@@ -29,6 +30,7 @@ from hwqueue.errors import (
     NodeUnknown,
     QueueUnknown,
     SchemaError,
+    TokenUnknown,
 )
 
 
@@ -47,6 +49,8 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (LeaseNotFound, ExitCode.NOT_FOUND),
     (NodeUnknown, ExitCode.NOT_FOUND),
     (QueueUnknown, ExitCode.NOT_FOUND),
+    (TokenUnknown, ExitCode.NOT_FOUND),
+    (ClassUnknown, ExitCode.NOT_FOUND),
     (BadArgument, ExitCode.USAGE),
     (ConstraintError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
@@ -102,6 +106,11 @@ def say(ctx: typer.Context, message: str) -> None:
 def to_json(value: object) -> str:
     """JSON text; times as RFC 3339, spans in seconds, dataclasses as objects."""
     return json.dumps(value, indent=2, default=_plain)
+
+
+def to_json_line(value: object) -> str:
+    """The same in one line, for streams."""
+    return json.dumps(value, default=_plain)
 
 
 def report_error(error: Exception, options: Options) -> ExitCode:

@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.cli.spans import ago
 from hwqueue.client import Client
 from hwqueue.errors import QueueUnknown
-from hwqueue.types import Queue
+from hwqueue.types import Queue, QueueDepth
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
 
@@ -24,7 +26,7 @@ Policy = Annotated[
 def create(ctx: typer.Context, name: Name, policy: Policy = None) -> None:
     """Make a queue; one that exists with the same policy is left as it is."""
     content = json_object(policy, "--policy") if policy else {}
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.create_queue(name, policy=content)
         show_one(ctx, vars_of(_find(client, name)))
 
@@ -32,7 +34,7 @@ def create(ctx: typer.Context, name: Name, policy: Policy = None) -> None:
 @app.command("list", epilog="Example: hwqueue queue list --json")
 def list_(ctx: typer.Context) -> None:
     """List the queues with their counts."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         rows = [
             {
                 "queue": queue.queue,
@@ -46,17 +48,35 @@ def list_(ctx: typer.Context) -> None:
     show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
 
 
+@app.command(epilog="Example: hwqueue queue depth renders --json")
+def depth(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+) -> None:
+    """Show what waits and runs, since when the oldest waits, and claims that nobody extends."""
+    with open_client(ctx) as client:
+        found = client.queue_depth(queue=name)
+    rows = [
+        {field: getattr(one, field) for field in QueueDepth.__dataclass_fields__} for one in found
+    ]
+    if not options_of(ctx).json:
+        for row, one in zip(rows, found, strict=True):
+            del row["shard_id"]
+            row["oldest_at"] = ago(one.oldest_at)
+    show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
+
+
 @app.command(epilog="Example: hwqueue queue show renders")
 def show(ctx: typer.Context, name: Name) -> None:
     """Show one queue and its policy; spans are in seconds."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         show_one(ctx, vars_of(_find(client, name)))
 
 
 @app.command(epilog="Example: hwqueue queue pause renders")
 def pause(ctx: typer.Context, name: Name) -> None:
     """Hand out nothing more from a queue; what runs goes on."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.pause_queue(name)
     say(ctx, f"{name} is paused; go on with: hwqueue queue resume {name}")
 
@@ -64,7 +84,7 @@ def pause(ctx: typer.Context, name: Name) -> None:
 @app.command(epilog="Example: hwqueue queue resume renders")
 def resume(ctx: typer.Context, name: Name) -> None:
     """Let a paused queue go on."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.resume_queue(name)
     say(ctx, f"{name} goes on")
 
@@ -78,7 +98,7 @@ def drop(
     ] = False,
 ) -> None:
     """Drop a queue; one that still holds leases only with --force."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         client.drop_queue(name, force=force)
     say(ctx, f"{name} is gone")
 
@@ -98,7 +118,7 @@ def policy(
 ) -> None:
     """Show a queue's policy, or change parts of it."""
     content = json_object(changes, "CHANGES") if changes else None
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         if content is not None:
             client.set_queue_policy(name, content)
         show_one(ctx, dict(_find(client, name).policy))

@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import identifier
 from hwqueue.cli.output import show_one
-from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.types import ServicePolicy
 
@@ -47,14 +46,14 @@ def set_(
         failure_domain=failure_domain,
         anti_affinity_services=services if away_from or nothing_away else None,
     )
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         show_one(ctx, _facts(client.set_service_policy(identifier(service, "SERVICE"), policy)))
 
 
 @app.command(epilog="Example: hwqueue service show 0197f3a2-7c1e-7000-8000-000000000001")
 def show(ctx: typer.Context, service: ServiceId) -> None:
     """Show what holds for a service."""
-    with Client(connection_string(ctx), pool_size=1) as client:
+    with open_client(ctx) as client:
         show_one(ctx, _facts(client.service_policy(identifier(service, "SERVICE"))))
 
 

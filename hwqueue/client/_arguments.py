@@ -25,6 +25,7 @@ _WANTED: Mapping[str, str] = {
     "bigint[]": "a list of ints of at most 64 bits",
     "interval": "a timedelta",
     "timestamp with time zone": "a datetime with a time zone",
+    "bytea": "bytes",
     "jsonb": "JSON other than None",
     _PAIR: "a pair (lease_id, claim_token)",
 }
@@ -57,6 +58,11 @@ def claim_keys(claims: Iterable[tuple[UUID | str, int]]) -> tuple[list[UUID], li
         ids.append(_uuid(claim[0], f"claims[{index}].lease_id"))
         tokens.append(_bigint(claim[1], f"claims[{index}].claim_token"))
     return ids, tokens
+
+
+def checked_actor(actor: Any) -> str:
+    """The name itself. Raises: BadArgument for what is none."""
+    return _text(actor, "actor")
 
 
 def _refused(field: str, value: object, sql_type: str) -> BadArgument:
@@ -128,6 +134,12 @@ def _fits(value: Any, bits: int) -> bool:
     return is_int and -(1 << bits) <= value < 1 << bits
 
 
+def _bytes(value: Any, field: str) -> bytes:
+    if not isinstance(value, bytes):
+        raise _refused(field, value, "bytea")
+    return value
+
+
 def _interval(value: Any, field: str) -> timedelta:
     if not isinstance(value, timedelta):
         raise _refused(field, value, "interval")
@@ -151,5 +163,6 @@ _ENCODERS: Mapping[str, Callable[[Any, str], Any]] = {
     "bigint[]": _bigints,
     "interval": _interval,
     "timestamp with time zone": _time,
+    "bytea": _bytes,
     "jsonb": jsonb,
 }

@@ -14,10 +14,23 @@ def spawn_options(options: Mapping[str, Any], field: str) -> dict[str, Any] | No
     return plain(given(options), field) or None
 
 
-def spawn_item(lease: LeaseSpec | Mapping[str, Any], field: str) -> Any:
+def with_headers(
+    options: Mapping[str, Any], headers: Mapping[str, str] | None
+) -> Mapping[str, Any]:
+    """The options with these headers added; what the caller gave under the same names stays."""
+    own = options.get("headers")
+    if not headers or not isinstance(own, Mapping | None):
+        return options
+    return {**options, "headers": {**headers, **(own or {})}}
+
+
+def spawn_item(
+    lease: LeaseSpec | Mapping[str, Any], field: str, headers: Mapping[str, str] | None = None
+) -> Any:
     """One element of a `spawn_leases` batch."""
     if isinstance(lease, LeaseSpec):
         lease = {"task": lease.task, "params": lease.params, "options": lease.options}
-    if isinstance(lease, Mapping) and isinstance(lease.get("options"), Mapping):
-        return {**lease, "options": plain(given(lease["options"]), f"{field}.options")}
+    if isinstance(lease, Mapping) and isinstance(lease.get("options"), Mapping | None):
+        options = with_headers(lease.get("options") or {}, headers)
+        return {**lease, "options": plain(given(options), f"{field}.options")} if options else lease
     return lease

@@ -121,6 +121,26 @@ class NodeGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCore:
+    """A core of a registered node; `milli_used`: thousandths set aside, None if not counted."""
+
+    core: int
+    numa: int
+    threads: tuple[int, ...]
+    milli_used: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIsolation:
+    """What a node honours: `cpu` and `gpu` classes, and what leases get that ask nothing."""
+
+    cpu: tuple[str, ...]
+    gpu: tuple[str, ...]
+    default_cpu: str
+    gpu_share_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTaint:
     """A taint of a registered node. by: `node` if it registered with it, or `operator`."""
 
@@ -163,16 +183,23 @@ class Node:
     registered_at: datetime
     taints: tuple[NodeTaint, ...] = ()
     attestations: tuple[Attestation, ...] = ()
+    cores: tuple[NodeCore, ...] = ()
+    isolation: NodeIsolation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a node may not run something. predicate: the path of the failed expression, if any."""
+    """Why a node may not run something.
+
+    permanent: until the node or the lease changes. predicate: what failed, as the placement has it;
+    of capacity `{"resources": amounts}`; None where the code says all. stage: see `FunnelStage`.
+    """
 
     code: str
     permanent: bool
     message: str
-    predicate: str | None = None
+    predicate: Mapping[str, Any] | None = None
+    stage: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,13 +80,17 @@ def _die_with_parent(control: int) -> None:
 def _run(job: Job) -> Outcome | None:
     """The outcome, or None when the handler was cancelled."""
     try:
-        task = _load(job)
-        result = _run_async(task, job) if task.is_async else _run_sync(task, job)
-        return outcome.of_result(result)
-    except (Cancelled, asyncio.CancelledError):
-        return None
-    except BaseException as error:  # SystemExit, too: the handler ended, this process reports it
+        task = _load(job)  # may set up tracing, like everything else that the handler needs
+    except BaseException as error:
         return outcome.of_exception(error)
+    with outcome.traced(job.claim) as ended:
+        try:
+            result = _run_async(task, job) if task.is_async else _run_sync(task, job)
+            return ended(outcome.of_result(result))
+        except (Cancelled, asyncio.CancelledError):
+            return ended(None)
+        except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
+            return ended(outcome.of_exception(error))
 
 
 def _load(job: Job) -> Task:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from hwqueue import tracing
 from hwqueue.app import Reject, Retry
 from hwqueue.client._json import check_json
 from hwqueue.errors import BadArgument
@@ -62,6 +64,18 @@ class Outcome:
 
 RELEASED = Outcome(kind="release")
 _COMPLETED = Outcome(kind="complete")
+
+
+@contextmanager
+def traced(claim: Claim) -> Iterator[Callable[[Outcome | None], Outcome | None]]:
+    """A span around a handler. Pass how it ended through what this yields; None: it gave way."""
+    with tracing.handling(claim) as note:
+
+        def ended(how: Outcome | None) -> Outcome | None:
+            note("stopped" if how is None else how.kind, None if how is None else how.error)
+            return how
+
+        yield ended
 
 
 def of_result(result: Any) -> Outcome:

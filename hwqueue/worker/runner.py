@@ -210,7 +210,7 @@ class Runner:
         claim = execution.claim
         handler = execution.task.handler
         if not execution.task.wants_context:
-            return self._loop.run_in_executor(self._threads, _call, handler, claim.params)
+            return self._loop.run_in_executor(self._threads, _call, claim, handler)
 
         def extend(by: timedelta) -> datetime:
             asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
@@ -218,7 +218,7 @@ class Runner:
 
         context = LeaseContext(claim=claim, extend_claim=extend)
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, _call, handler, claim.params, context)
+        return self._loop.run_in_executor(self._threads, _call, claim, handler, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
         claim = execution.claim
@@ -229,12 +229,13 @@ class Runner:
             )
             execution.cancelled = context.cancelled.set
             arguments = (claim.params, context)
-        try:
-            return outcome.of_result(await execution.task.handler(*arguments))
-        except asyncio.CancelledError:
-            return None
-        except BaseException as error:  # asyncio would let SystemExit end the whole worker
-            return outcome.of_exception(error)
+        with outcome.traced(claim) as ended:
+            try:
+                return ended(outcome.of_result(await execution.task.handler(*arguments)))
+            except asyncio.CancelledError:
+                return ended(None)
+            except BaseException as error:  # asyncio would let SystemExit end the whole worker
+                return ended(outcome.of_exception(error))
 
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
@@ -249,14 +250,15 @@ class Runner:
         return await self._extend_claim(claim, by)
 
 
-def _call(handler: Callable[..., Any], *arguments: Any) -> Outcome | None:
+def _call(claim: Claim, handler: Callable[..., Any], *context: LeaseContext) -> Outcome | None:
     """Run a sync handler, in a thread; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
     """
-    try:
-        return outcome.of_result(handler(*arguments))
-    except (Cancelled, asyncio.CancelledError):
-        return None
-    except BaseException as error:
-        return outcome.of_exception(error)
+    with outcome.traced(claim) as ended:
+        try:
+            return ended(outcome.of_result(handler(claim.params, *context)))
+        except (Cancelled, asyncio.CancelledError):
+            return ended(None)
+        except BaseException as error:
+            return ended(outcome.of_exception(error))

@@ -36,6 +36,7 @@ as $$
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
   v_shard hwqueue.shard;
+  v_next bigint;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
@@ -43,10 +44,13 @@ begin
     return hwqueue.next_generation(v_shard, p_timeline, v_system);
   end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
   update hwqueue.shard s
-  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      generation = hwqueue.next_generation(s, p_timeline, v_system)
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(), generation = v_next
   where s.shard_id = p_shard;
+  if v_next > v_shard.generation then
+    perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
+  end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
@@ -54,7 +58,7 @@ begin
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
   end if;
-  return hwqueue.next_generation(v_shard, p_timeline, v_system);
+  return v_next;
 end
 $$;
 

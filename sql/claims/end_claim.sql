@@ -26,6 +26,9 @@ begin
   where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   values (p_shard, p_claim.queue_id, case when v_cancelled then 'cancelled' else 'failed' end, p_now, p_claim.lease_id);
+  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end, array[p_claim.lease_id],
+    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
+    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   return case when v_cancelled then 'cancelled' else 'failed' end;
 end
 $$;

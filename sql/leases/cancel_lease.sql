@@ -7,6 +7,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
   v_now timestamptz;
@@ -21,12 +22,18 @@ begin
     where l.shard_id = p_shard and l.lease_id = p_lease;
     insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
     values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
+    perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
     return 'cancelled';
   end if;
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
+    if v_claim.stop_reason is distinct from 'cancelled' then
+      perform hwqueue.note_leases('claim_stop_requested', array[p_lease], concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
+        '{"reason": "cancelled"}', v_claim.node_id);
+    end if;
     return 'claimed';
   end if;
   v_lease := hwqueue.find_lease(p_lease, p_shard);

@@ -1,12 +1,16 @@
 -- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the next.
+-- p_node: only those that run there now. What few leases meet among many takes a walk over the many: bound it by a timeout.
 -- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
 create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null, p_task text default null,
-                                               p_limit int default 50, p_before uuid default null, p_shard int default 0)
+                                               p_limit int default 50, p_before uuid default null, p_tenant text default null,
+                                               p_service uuid default null, p_node uuid default null, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid,
                labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamptz,
                deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
                node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- planned anew each time: a filter that is not given must not be in the plan
+  set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
@@ -28,6 +32,12 @@ begin
         and (v_queue_id is null or l.queue_id = v_queue_id) and (p_task is null or l.task_name = p_task)
         and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
                                 and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+        and (p_tenant is null and p_service is null
+             or exists (select 1 from hwqueue.placement_class c
+                        where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                          and (p_service is null or c.service_id = p_service)))
+        and (p_node is null
+             or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
       order by l.lease_id desc limit p_limit
     ) i
     cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g

@@ -18,13 +18,21 @@ begin
       'only failed and cancelled leases can be requeued');
   end if;
   v_now := hwqueue.clock();
-  delete from hwqueue.finished f
-  where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
-    and f.lease_id = p_lease;
+  -- it finished all the same, and may not have been counted yet
+  with again as (
+    delete from hwqueue.finished f
+    where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
+      and f.lease_id = p_lease
+    returning f.*
+  )
+  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
+  select a.shard_id, a.queue_id, a.state, a.finished_at, a.lease_id from again a;
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_lease.state), p_shard,
+    jsonb_build_object('from', v_lease.state));
   return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
 end
 $$;

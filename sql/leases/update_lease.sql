@@ -40,6 +40,9 @@ begin
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_updated', array[p_lease],
+    'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
+    jsonb_build_object('class_id', v_class_id));
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);

@@ -17,7 +17,7 @@ begin
     order by c.check_at limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   for v_claim in
@@ -29,19 +29,21 @@ begin
     order by c.check_at limit p_limit - v_count
     for update of c skip locked for no key update of s skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
 end
 $$;
 
--- Ends one claim that nobody heartbeats.
+-- Ends one claim that nobody heartbeats. p_now: read after the claim was locked (roll_up rests on it).
 -- Locks: the caller holds the claim, and node_state where something was set aside; the lease row. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
+  perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id], format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
+    jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
   perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
     case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
 end

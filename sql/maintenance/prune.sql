@@ -1,10 +1,11 @@
 -- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, profiles
--- that no node has, and what dropped queues left.
+-- that no node has, what dropped queues left, minutes older than a day, events of days that are over since p_event_days (1 to 14).
 -- Bounded: about p_limit of each a call; call it until it removes none. Classes and profiles are looked at in turn, p_limit a call, so
 -- all of them have had their turn after as many calls as that takes.
--- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked. Raises: QHA01, QHA02. Idempotent: yes.
+-- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked; at last, once a day, the oldest partition of
+-- event, for which it waits a tenth of a second. Raises: QHA01, QHA02. Idempotent: yes.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
-create or replace function hwqueue.prune(p_limit int default 10000, p_shard int default 0)
+create or replace function hwqueue.prune(p_limit int default 10000, p_event_days int default 14, p_shard int default 0)
 returns table (leases int, classes int, nodes int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -17,12 +18,18 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
+  if p_event_days is null or p_event_days not between 1 and 14 then
+    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
+      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
+  end if;
   perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
+  perform hwqueue.prune_minutes(p_limit, v_now, p_shard);
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
   perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard), hwqueue.prune_terms(p_limit, p_shard);
+  perform hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
   return next;
 end
 $$;

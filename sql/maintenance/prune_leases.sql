@@ -1,9 +1,10 @@
--- Removes finished leases whose queue keeps them no longer, the oldest of each queue first.
+-- Removes finished leases whose queue keeps them no longer, the oldest of each queue first, once they have been counted.
 -- Locks: the lease rows, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
+  v_counted_before timestamptz := hwqueue.counted_before(p_now, p_shard);
   v_old uuid[];
 begin
   v_old := array(
@@ -13,7 +14,7 @@ begin
     cross join lateral (
       select f.lease_id from hwqueue.finished f
       where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
-        and f.finished_at < p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+        and f.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
       order by f.finished_at limit p_limit
     ) f
     join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state

@@ -24,6 +24,7 @@ begin
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
+      delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
       delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;

@@ -1,5 +1,6 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
--- tainted nodes; refreshes estimates; publishes terms. Safe to call from anywhere at any time; every part takes at most p_limit and
+-- tainted nodes; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are silent and which classes no node
+-- may run. Safe to call from anywhere at any time; every part takes at most p_limit and
 -- skips what others hold.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit, call again.
@@ -50,10 +51,13 @@ declare
   v_postponed int;
   v_scheduled int;
   v_stays int;
+  v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
   if p_holds then
+    -- first: it only reads, and what the others lock is held to the end
+    select r.counted_to, r.more into v_from.counted_to, v_uncounted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
     if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';
@@ -66,6 +70,8 @@ begin
     v_from.class_id := v_estimated.next_after;
     if v_again then
       v_from.estimated_at := p_now;
+      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
+      v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
     end if;
   end if;
   perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
@@ -75,7 +81,7 @@ begin
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
-  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
+  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);

@@ -18,7 +18,7 @@ begin
   end if;
   delete from hwqueue.ready r using unnest(v_late) v
   where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -38,11 +38,11 @@ begin
   end if;
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
 end
 $$;
 
--- Finishes leases whose entries the caller has locked and deleted. Gives their number.
+-- Finishes leases whose entries the caller has locked and deleted; p_now: read after that. Gives their number.
 -- Locks: the lease rows. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -54,6 +54,7 @@ begin
   insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, l.queue_id, 'failed', p_now, l.lease_id
   from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end
 $$;

@@ -6,11 +6,13 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_node hwqueue.node;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   if p_expires_at <= v_now then
     perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
@@ -21,6 +23,8 @@ begin
   on conflict (shard_id, node_id, domain) do update
   set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
   perform hwqueue.note_attestations(p_node, p_shard);
+  perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain, 'expires_at', nullif(p_expires_at, 'infinity')), p_node => p_node);
 end
 $$;
 
@@ -44,10 +48,12 @@ begin
   end if;
   perform hwqueue.note_attestations(p_node, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s', v_node.name, to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain), p_node => p_node);
   perform hwqueue.lock_claims(p_node, p_shard);
   v_now := hwqueue.clock();
   v_attested := hwqueue.attested_at(v_node, v_now);
-  perform hwqueue.ask_to_stop(array(
+  perform hwqueue.ask_to_stop(p_node, array(
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id

@@ -5,17 +5,21 @@ create or replace function hwqueue.deregister_node(p_node uuid, p_shard int defa
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_node hwqueue.node;
+  v_ended int;
   v_state hwqueue.node_state;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   v_state := hwqueue.lock_node(p_node, null, p_shard);
-  perform hwqueue.read_node(p_node, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  perform hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
+    jsonb_build_object('claims_ended', v_ended), p_node => p_node);
 end
 $$;

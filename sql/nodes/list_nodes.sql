@@ -5,12 +5,15 @@ language sql immutable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
 -- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect", "since", "by": "node"|"operator"};
--- attestations: {"domain", "expires_at", "attested_at", "attested_by"}, those that have expired as well.
+-- attestations: {"domain", "expires_at", "attested_at", "attested_by"}, those that have expired as well. cores: {"core", "numa", "threads"} as
+-- declared, and "milli_used" where they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
+-- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.list_nodes(p_name text default null, p_shard int default 0)
+create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null, p_after text default null,
+                                              p_limit int default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz, cordoned boolean,
                draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots int, claims int,
-               registered_at timestamptz, taints jsonb, attestations jsonb)
+               registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
@@ -28,11 +31,20 @@ as $$
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
                                                        'attested_by', a.attested_by) order by a.domain)
-                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
-  from hwqueue.node n
+                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
+         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
+                   from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
+         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
+                            'gpu_share_mode', n.gpu_share_mode)
+  from (
+    select o.* from hwqueue.node o
+    where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
+      and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
+    order by o.name limit p_limit
+  ) o
+  join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u
   cross join (select hwqueue.clock() as now) t
-  where n.shard_id = p_shard and n.deregistered_at is null and (p_name is null or n.name = p_name)
   order by n.name
 $$;

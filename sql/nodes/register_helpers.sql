@@ -100,3 +100,19 @@ begin
   perform hwqueue.write_load(v_load);
 end
 $$;
+
+-- Tells of a registration that is the node's first, or that fences an older instance; the same instance registering again is no news.
+-- Locks: none. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended int, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_old.node_id is null or p_old.deregistered_at is not null then
+    perform hwqueue.note_event('node_registered', format('node %s is registered', p_node.name), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
+  elsif p_old.instance_id <> p_node.instance_id then
+    perform hwqueue.note_event('node_superseded', format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended), p_node => p_node.node_id);
+  end if;
+end
+$$;

@@ -11,6 +11,7 @@ declare
   v_epoch bigint := 1;
   v_keep boolean;
   v_known boolean;
+  v_ended int := 0;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -51,7 +52,7 @@ begin
       jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
   end if;
   if v_epoch > 1 and not v_keep then
-    perform hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
+    v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
   perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
     is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
@@ -59,6 +60,7 @@ begin
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
   perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
   return v_epoch;
 end
 $$;

@@ -1,11 +1,16 @@
 -- Asks claims to stop at once (verdict preempted at the next heartbeat), those that have not been asked yet.
 -- Locks: the caller holds node_state and the claims. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.ask_to_stop(p_leases uuid[], p_by timestamptz, p_detail text, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text, p_now timestamptz, p_shard int) returns void
 language sql volatile
 as $$
-  update hwqueue.claim c
-  set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
-  where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
+    where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+    returning c.lease_id
+  )
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail, p_shard,
+    jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
 $$;
 
 -- The claims of a node, locked.
@@ -23,18 +28,24 @@ $$;
 create or replace function hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz, p_shard int) returns void
 language sql volatile
 as $$
-  update hwqueue.claim c
-  set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
-      stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
-  from (
-    select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
-    from hwqueue.claim r
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-    cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
-    where r.shard_id = p_shard and r.lease_id = any (p_leases)
-  ) w
-  where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-    and c.stop_requested_at is distinct from w.stop_at
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
+        stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
+    from (
+      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
+      from hwqueue.claim r
+      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
+      cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
+      where r.shard_id = p_shard and r.lease_id = any (p_leases)
+    ) w
+    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+      and c.stop_requested_at is distinct from w.stop_at
+    returning c.lease_id, c.stop_requested_at, c.stop_detail
+  )
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || a.stop_detail, p_shard,
+    jsonb_build_object('reason', 'preempted', 'stop_by', a.stop_requested_at), p_node.node_id)
+  from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
 $$;
 
 -- Whether a node has, or had, a taint that asks what runs there to stop.

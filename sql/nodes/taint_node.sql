@@ -39,6 +39,7 @@ declare
   v_before hwqueue.node := hwqueue.read_node(p_node, p_shard);
   v_node hwqueue.node;
   v_now timestamptz := hwqueue.clock();
+  v_count int;
 begin
   -- before the lock: it may wait for a registration of such a node
   v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);
@@ -60,8 +61,15 @@ begin
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
   perform hwqueue.note_edit(p_node, p_shard);
-  return (select count(*) from jsonb_array_elements(v_before.operator_taints) t
-          where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
+              where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
+  if v_node.operator_taints <> v_before.operator_taints then
+    perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
+      case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
+           else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
+      p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
+  end if;
+  return v_count;
 end
 $$;
 

@@ -8,6 +8,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_asked uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -23,8 +24,15 @@ begin
   v_now := hwqueue.clock();
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
-  where c.shard_id = p_shard and c.queue_id = v_queue.queue_id;
+  with asked as (
+    update hwqueue.claim c
+    set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
+    where c.shard_id = p_shard and c.queue_id = v_queue.queue_id
+    returning c.lease_id, c.node_id
+  )
+  select array_agg(a.lease_id) into v_asked from asked a;
+  perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
+    jsonb_build_object('claims', coalesce(cardinality(v_asked), 0)), p_queue => p_queue);
+  perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
 end
 $$;

@@ -7,7 +7,10 @@ declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
 begin
-  update hwqueue.queue q set paused_at = coalesce(q.paused_at, v_now)
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set paused_at = v_now
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
+  if found then
+    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard, p_queue => p_queue);
+  end if;
 end
 $$;

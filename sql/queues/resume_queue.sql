@@ -6,7 +6,11 @@ as $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
 begin
-  update hwqueue.queue q set paused_at = null where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+  update hwqueue.queue q set paused_at = null
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
+  if found then
+    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard, p_queue => p_queue);
+  end if;
   perform hwqueue.wake_workers(v_queue, p_shard);
 end
 $$;

@@ -5,8 +5,10 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_row hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_before jsonb;
 begin
   select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
+  v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval, poll_interval = v_row.poll_interval,
@@ -18,6 +20,7 @@ begin
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
+  perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before, hwqueue.queue_policy(v_row), p_queue, p_shard);
   return hwqueue.queue_policy(v_row);
 end
 $$;

@@ -8,11 +8,12 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_policy jsonb;
+  v_before jsonb;
   v_domain text;
   v_away_from uuid[];
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.service_policy(p_service, p_shard);
+  v_before := hwqueue.service_policy(p_service, p_shard);
   perform hwqueue.check_shard(p_shard);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
@@ -25,6 +26,8 @@ begin
   perform hwqueue.rebind_classes(array(
     select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
   perform hwqueue.move_terms(p_shard);
-  return hwqueue.service_policy(p_service, p_shard);
+  v_policy := hwqueue.service_policy(p_service, p_shard);
+  perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy, null, p_shard);
+  return v_policy;
 end
 $$;

@@ -43,6 +43,8 @@ begin
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
+        jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
   end loop;

@@ -22,7 +22,8 @@ def test_both_clients_have_the_same_methods() -> None:
 
     assert signatures(Client) == signatures(AsyncClient)
     for name in signatures(AsyncClient):
-        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)), name
+        # asks nobody
+        assert inspect.iscoroutinefunction(getattr(AsyncClient, name)) or name == "acting_as", name
         assert inspect.getdoc(getattr(AsyncClient, name)), name
 
 

@@ -237,3 +237,15 @@ async def test_workers_run_through_pgbouncer_in_transaction_mode(
             leases = await asyncio.gather(*(ended(producer, one.lease_id) for one in spawned))
     assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
     assert {lease.attempt for lease in leases} == {1}
+
+
+async def test_an_actor_is_not_handed_on_by_a_pooler(client: AsyncClient, bouncer: str) -> None:
+    """It is said in the transaction that does it; the next one on that connection has none."""
+    names = [f"user-{number}" for number in range(20)]
+    async with AsyncClient(bouncer, pool_size=8) as pooled:
+        calls = [pooled.acting_as(name).create_queue(name) for name in names]
+        await asyncio.gather(*calls, *(pooled.create_queue(f"plain-{name}") for name in names))
+    for name in names:
+        [said], [plain] = [await client.list_events(queue=q) for q in (name, f"plain-{name}")]
+        assert said.actor == name
+        assert plain.actor not in names

@@ -114,6 +114,30 @@ def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
     assert work.buffers <= 2 * PAGES + 4 * LIMIT + MORE * ended
 
 
+def test_counting(api: Api, conn: psycopg.Connection) -> None:
+    """What ended since the last reap is read, and nothing of what has been counted."""
+    queue, node = api.queue(), api.node()
+    for settle in ("complete_lease", "fail_lease"):
+        for _ in range(40):
+            more: Row = {"error": {}} if settle == "fail_lease" else {}
+            api.rows(settle, **token(api.running(queue, node)), **more)
+    outlive(conn)
+    while api.row("reap", limit=LIMIT)["more"]:
+        pass
+    claims = [api.running(queue, node) for _ in range(6)]
+    for claim in claims[:3]:
+        api.rows("complete_lease", **token(claim))
+    for claim in claims[3:]:
+        api.rows("fail_lease", **token(claim), error={})
+    outlive(conn)
+    with explained(conn) as work:
+        api.rows("reap", limit=LIMIT)
+    assert work.whole_table_scans(*BIG, "finished", "attempt") == []
+    for table in ("finished", "attempt", "lease"):
+        # to find the first, the last, and to count them
+        assert 3 <= work.rows_read(table) <= 3 * ROWS, table
+
+
 def test_pruning(api: Api) -> None:
     api.rows("prune")
     for _ in range(30):  # finished, and kept
@@ -124,6 +148,8 @@ def test_pruning(api: Api) -> None:
     claim = api.running(api.queue(retain_completed=0), idempotency_key="k")
     api.rows("complete_lease", **token(claim))
     batch(api, api.queue(), [{"idempotency_key": str(n)} for n in range(500)])
+    outlive(api.conn)
+    api.rows("reap")  # it goes when it has been counted
     with explained(api.conn) as work:
         assert api.row("prune", limit=LIMIT)["leases"] == 1
     assert work.whole_table_scans(*BIG) == []

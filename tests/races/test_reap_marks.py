@@ -247,6 +247,12 @@ def settle_and_claim(direct: Direct, node: tuple[UUID, int], claim: dict[str, An
     direct.settle_and_claim(QUEUE, *node, [claim])
 
 
+def cancel_another(direct: Direct, _node: tuple[UUID, int], _claim: dict[str, Any]) -> None:
+    """Cancel a lease that waits."""
+    [(lease,)] = direct.conn.execute("select lease_id from hwqueue.ready limit 1").fetchall()
+    direct.cancel(lease)
+
+
 @pytest.mark.parametrize(
     "write",
     [
@@ -254,18 +260,23 @@ def settle_and_claim(direct: Direct, node: tuple[UUID, int], claim: dict[str, An
         settle_and_claim,
         lambda direct, _node, claim: direct.extend(claim["lease_id"], claim["claim_token"], MINUTE),
         lambda direct, _node, claim: direct.fail(claim["lease_id"], claim["claim_token"]),
+        lambda direct, _node, claim: direct.complete(claim["lease_id"], claim["claim_token"]),
+        lambda direct, _node, claim: direct.complete_many([claim]),
+        lambda direct, node, _claim: direct.deregister(node[0]),
+        cancel_another,
         lambda direct, _node, _claim: direct.spawn(QUEUE),
         lambda direct, _node, _claim: direct.spawn_many(QUEUE, [{}]),
     ],
     ids=[
         *("claim_task", "settle_and_claim", "extend_claim"),
-        *("fail_lease", "spawn_lease", "spawn_leases"),
+        *("fail_lease", "complete_lease", "complete_leases", "deregister_node", "cancel_lease"),
+        *("spawn_lease", "spawn_leases"),
     ],
 )
 def test_ids_come_before_the_clock(
     conn: psycopg.Connection, dsn: str, write: Callable[..., object]
 ) -> None:
-    """The rule that the marks rest on: park a writer at the clock, and see that it has its id."""
+    """The rule that marks and counts rest on: a writer that parks at the clock has its id."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     node = register(conn)

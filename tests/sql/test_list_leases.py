@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -59,6 +59,21 @@ def test_filters(api: Api, clock: Clock) -> None:
         assert api.row("list_leases", queue=queue, state=state)["state"] == state
     assert listed(api, task="rare") == [by_state["pending"]]
     assert listed(api, queue=queue, task="rare", state="claimed") == []
+
+
+def test_whose_and_where(api: Api) -> None:
+    queue, node, service = api.queue(), api.node(), str(uuid4())
+    here = api.running(queue, node)["lease_id"]
+    api.running(queue, tenant="film")
+    film = api.spawn(queue, tenant="film")
+    both = api.spawn(queue, tenant="film", service_id=service)
+    other = api.spawn(queue, service_id=service)
+    assert listed(api, queue=queue, node=node.node_id) == [here]
+    assert set(listed(api, queue=queue, tenant="film", state="pending")) == {film, both}
+    assert set(listed(api, service=service)) == {both, other}
+    assert listed(api, tenant="film", service=service) == [both]
+    assert listed(api, queue=queue, tenant="nobody") == []
+    assert listed(api, queue=queue, tenant="film", node=node.node_id) == []
 
 
 def test_the_columns_agree_with_get_lease(api: Api) -> None:

@@ -28,3 +28,19 @@ def test_all_of_them_by_name(api: Api) -> None:
     assert names <= set(listed)
     assert listed == sorted(listed)
     assert api.rows("list_nodes", name="nobody") == []
+
+
+def test_one_of_them(api: Api) -> None:
+    node = api.node()
+    [row] = api.rows("list_nodes", node=node.node_id)
+    assert row["name"] == node.name
+    assert api.rows("list_nodes", node=uuid4()) == []
+
+
+def test_pages(api: Api) -> None:
+    for letter in "dbac":
+        api.node(name=f"zz-page-{letter}")
+    first = [row["name"] for row in api.rows("list_nodes", after="zz-page-", limit=3)]
+    assert first == ["zz-page-a", "zz-page-b", "zz-page-c"]
+    rest = [row["name"] for row in api.rows("list_nodes", after=first[-1], limit=3)]
+    assert rest[0] == "zz-page-d"

@@ -38,8 +38,12 @@ MAY_CALL: dict[str, set[str]] = {
     "claim_hint": {WORKER, OPERATOR, ADMIN},
     "reap": {WORKER, OPERATOR, ADMIN},
     "list_queues": {WORKER, OPERATOR, ADMIN},
+    "explain_lease": {OPERATOR, ADMIN},
+    "explain_class": {OPERATOR, ADMIN},
+    "what_if": {OPERATOR, ADMIN},
     "list_leases": {OPERATOR, ADMIN},
     "list_nodes": {OPERATOR, ADMIN},
+    "list_events": {OPERATOR, ADMIN},
     "requeue_lease": {OPERATOR, ADMIN},
     "requeue_failed": {OPERATOR, ADMIN},
     "pause_queue": {OPERATOR, ADMIN},
@@ -56,10 +60,22 @@ MAY_CALL: dict[str, set[str]] = {
     "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},
     "prune": {OPERATOR, ADMIN},
+    "check_token": {OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},
+    "throughput": {OPERATOR, ADMIN},
+    "metrics": {OPERATOR, ADMIN},
+    "pending_reasons": {OPERATOR, ADMIN},
+    "queue_depth": {OPERATOR, ADMIN},
+    "node_usage": {OPERATOR, ADMIN},
+    "tag_distribution": {OPERATOR, ADMIN},
+    "lease_history": {OPERATOR, ADMIN},
+    "placement_class_stats": {OPERATOR, ADMIN},
     "create_queue": {ADMIN},
     "set_queue_policy": {ADMIN},
     "drop_queue": {ADMIN},
+    "create_token": {ADMIN},
+    "list_tokens": {ADMIN},
+    "revoke_token": {ADMIN},
 }
 
 
@@ -111,7 +127,7 @@ def test_a_new_function_is_closed_by_the_revokes(conn: psycopg.Connection) -> No
 def test_nobody_touches_a_table(conn: psycopg.Connection, role: str) -> None:
     rows = conn.execute(
         "select relname from pg_class where relnamespace = 'hwqueue'::regnamespace"
-        " and relkind in ('r', 'p', 'v', 'm')"
+        " and relkind in ('r', 'p', 'm')"
         " and has_table_privilege(%s, oid,"
         " 'select, insert, update, delete, truncate, references, trigger')",
         [role],
@@ -123,6 +139,22 @@ def test_nobody_touches_a_table(conn: psycopg.Connection, role: str) -> None:
         [role],
     ).fetchall()
     assert rows == []
+
+
+@pytest.mark.parametrize("role", [*ROLES, "public"])
+def test_operators_read_the_views_and_nobody_else(conn: psycopg.Connection, role: str) -> None:
+    rows = conn.execute(
+        "select relname, has_table_privilege(%s, oid, 'select'),"
+        " has_table_privilege(%s, oid, 'insert, update, delete, truncate, references, trigger')"
+        " from pg_class where relnamespace = 'hwqueue'::regnamespace and relkind = 'v'",
+        [role, role],
+    ).fetchall()
+    assert len(rows) == 8
+    may = role in (OPERATOR, ADMIN)
+    assert {(reads, writes) for _, reads, writes in rows} == {(may, False)}
+    for name, _, _ in rows if may else []:
+        with acting_as(conn, role):
+            conn.execute(sql.SQL("select * from hwqueue.{}").format(sql.Identifier(name)))
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -39,7 +39,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     return command, rest
 
 
-@pytest.mark.parametrize("name", ["migrate", "queues", *NODES])
+@pytest.mark.parametrize("name", ["migrate", "queues", "api", *NODES])
 def test_the_program_takes_the_command(services: dict[str, Any], name: str) -> None:
     command, rest = command_of(services[name]["command"])
     context = command.make_context("hwqueue", rest)
@@ -58,7 +58,7 @@ def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:
     assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     done = "service_completed_successfully"
     assert services["queues"]["depends_on"] == {"migrate": {"condition": done}}
-    for name in NODES:
+    for name in ("api", *NODES):
         assert services[name]["depends_on"] == {"queues": {"condition": done}}
 
 
@@ -88,4 +88,5 @@ def test_files_exist_and_hold_the_app(services: dict[str, Any]) -> None:
 
 
 def test_the_port_is_for_this_machine_only(services: dict[str, Any]) -> None:
-    assert all(port.startswith("127.0.0.1:") for port in services["postgres"]["ports"])
+    for name in ("postgres", "api"):
+        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import copy
+from typing import Any, Self, TypeVar
 
 from hwqueue.calls import Call, statement
-from hwqueue.client._arguments import arguments
+from hwqueue.client._arguments import arguments, checked_actor
 from hwqueue.client._async.runner import AsyncRunner, Rows
 from hwqueue.client._finish import afinish
 from hwqueue.client._rows import decode
@@ -17,14 +18,29 @@ T = TypeVar("T")
 class AsyncCaller:
     """Base of the parts of the client: calls a SQL function and decodes what it returns."""
 
-    def __init__(self, runner: AsyncRunner) -> None:
+    def __init__(self, runner: AsyncRunner, actor: str | None = None) -> None:
         self._runner = runner
+        self._actor = None if actor is None else checked_actor(actor)
+
+    def acting_as(self, actor: str) -> Self:
+        """The same client, on the same connections, whose calls are done by `actor`.
+
+        That is what their events say; a server that works for many users makes one for each
+        request. Nothing but that: rights stay those of the connection. Close the original only.
+
+        Raises: BadArgument.
+        """
+        other = copy.copy(self)
+        other._actor = checked_actor(actor)
+        return other
 
     async def _call(self, call: Call, **values: Any) -> Rows:
         """The raw rows of a call. Arguments that are None keep the function's default."""
         given = arguments(call, values)
         with translate():
-            return await afinish(self._runner.run(statement(call, tuple(given)), given))
+            return await afinish(
+                self._runner.run(statement(call, tuple(given)), given, self._actor)
+            )
 
     async def _rows(self, call: Call, kind: type[T], **values: Any) -> list[T]:
         """The rows of a call, each as a `kind`."""

@@ -9,15 +9,31 @@ from typing import Any, Self
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.claims import AsyncClaims
+from hwqueue.client._async.events import AsyncEvents
+from hwqueue.client._async.explain import AsyncExplain
 from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
+from hwqueue.client._async.statistics import AsyncStatistics
+from hwqueue.client._async.tokens import AsyncTokens
+from hwqueue.client._async.views import AsyncViews
 from hwqueue.types import SchemaVersion
 
 
-class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServices):
+class AsyncClient(
+    AsyncQueues,
+    AsyncLeases,
+    AsyncClaims,
+    AsyncNodes,
+    AsyncExplain,
+    AsyncServices,
+    AsyncViews,
+    AsyncStatistics,
+    AsyncTokens,
+    AsyncEvents,
+):
     """Everything the SQL functions do; the methods have their names.
 
     Args:
@@ -26,6 +42,8 @@ class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServic
         prepare: Use server-side prepared statements. Not behind PgBouncer in transaction mode,
             unless it is 1.21 or newer with `max_prepared_statements` above 0.
         pool_timeout: How long a call waits for a free connection; then `psycopg_pool.PoolTimeout`.
+        actor: Who does what is done with this client, as events say; None: the login. A call then
+            takes four messages instead of one.
 
     Every call is a transaction of its own. When the connection is lost during a call its outcome is
     unknown, and nothing is retried for you: see docs/reference/errors.md. Besides the errors that a
@@ -40,14 +58,15 @@ class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServic
         pool_size: int = 4,
         prepare: bool = False,
         pool_timeout: timedelta = timedelta(seconds=30),
+        actor: str | None = None,
     ) -> None:
         self._pool: AsyncPoolRunner | None = AsyncPoolRunner(
             conninfo, size=pool_size, prepare=prepare, timeout=pool_timeout
         )
-        super().__init__(self._pool)
+        super().__init__(self._pool, actor)
 
     @classmethod
-    def on(cls, connection: Any) -> Self:
+    def on(cls, connection: Any, *, actor: str | None = None) -> Self:
         """A client on your own connection, to spawn inside your transaction.
 
         It never commits, rolls back or opens a transaction; as after any error, the transaction is
@@ -56,12 +75,14 @@ class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServic
         Args:
             connection: Of psycopg, or a connection or session of SQLAlchemy with the psycopg
                 driver.
+            actor: As in the constructor; said in your transaction, and so to its end. With
+                SQLAlchemy not in autocommit.
 
         Raises: BadArgument, if it is neither.
         """
         client = cls.__new__(cls)
         client._pool = None
-        AsyncCaller.__init__(client, runner_on(connection))
+        AsyncCaller.__init__(client, runner_on(connection), actor)
         return client
 
     async def open(self) -> None:

@@ -40,12 +40,33 @@ class AsyncNodes(AsyncCaller):
         )
         return epoch
 
-    async def list_nodes(self, *, name: str | None = None, shard: int = 0) -> list[Node]:
+    async def list_nodes(
+        self,
+        *,
+        name: str | None = None,
+        node_id: UUID | str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        shard: int = 0,
+    ) -> list[Node]:
         """Registered nodes with what they have and what is in use, by name.
+
+        Args:
+            name, node_id: Only this one.
+            after: Only names after this one: the last of the previous page.
+            limit: Most to return; None: all.
 
         SQL: list_nodes. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_NODES, Node, p_name=name, p_shard=shard)
+        return await self._rows(
+            calls.LIST_NODES,
+            Node,
+            p_name=name,
+            p_node=node_id,
+            p_after=after,
+            p_limit=limit,
+            p_shard=shard,
+        )
 
     async def match_nodes(
         self,
@@ -204,15 +225,21 @@ class AsyncNodes(AsyncCaller):
             calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
         )
 
-    async def prune(self, *, limit: int = 10_000, shard: int = 0) -> PruneResult:
+    async def prune(
+        self, *, limit: int = 10_000, event_days: int = 14, shard: int = 0
+    ) -> PruneResult:
         """Remove what is past its retention.
 
         Args:
             limit: Most of each kind.
+            event_days: How many whole days events are kept, 1 to 14.
 
+        Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return await self._row(calls.PRUNE, PruneResult, p_limit=limit, p_shard=shard)
+        return await self._row(
+            calls.PRUNE, PruneResult, p_limit=limit, p_event_days=event_days, p_shard=shard
+        )
 
     async def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted anew; it reads everything.

@@ -10,6 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
+from hwqueue.calls import SET_ACTOR
 from hwqueue.client._foreign import async_sqlalchemy, check_dialect
 from hwqueue.errors import BadArgument, ConfigError
 
@@ -23,8 +24,8 @@ _RECONNECT_SECONDS = 2.0
 class AsyncRunner(Protocol):
     """Runs one statement and returns all its rows."""
 
-    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
-        """Run `sql` with named arguments."""
+    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Run `sql` with named arguments; `actor` does it, None: whoever the login is."""
         ...
 
 
@@ -73,7 +74,7 @@ class AsyncPoolRunner:
             await self._pool.close()
             self._pool = None
 
-    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Run `sql` on a connection of the pool, in a transaction of its own."""
         if self._pool is None:
             raise ConfigError(
@@ -81,13 +82,24 @@ class AsyncPoolRunner:
             )
         async with self._pool.connection() as connection:
             try:
-                cursor = await connection.execute(sql, arguments)
-                rows: Rows = await cursor.fetchall()
+                if actor is None:
+                    return await _fetch(connection, sql, arguments)
+                # the setting ends with the transaction, so no pooler hands it on
+                async with connection.transaction():
+                    await connection.execute(SET_ACTOR, {"actor": actor})
+                    return await _fetch(connection, sql, arguments)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
                 raise
-        return rows
+
+
+async def _fetch(
+    connection: psycopg.AsyncConnection[Any], sql: str, arguments: Mapping[str, Any]
+) -> Rows:
+    cursor = await connection.execute(sql, arguments)
+    rows: Rows = await cursor.fetchall()
+    return rows
 
 
 async def _try_again(pool: AsyncConnectionPool[Any]) -> None:
@@ -102,11 +114,26 @@ class AsyncConnectionRunner:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
-        """Run `sql` in the caller's transaction; never commits."""
+    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Run `sql` in the caller's transaction, which is never committed."""
+        if actor is not None and _is_outside(self._connection):
+            # in autocommit the setting would end before the call
+            async with self._connection.transaction():
+                return await self._run(sql, arguments, actor)
+        return await self._run(sql, arguments, actor)
+
+    async def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            if actor is not None:
+                await cursor.execute(SET_ACTOR, {"actor": actor})
             await cursor.execute(sql, arguments)
             return await cursor.fetchall()
+
+
+def _is_outside(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether each statement on it is a transaction of its own at this moment."""
+    idle = psycopg.pq.TransactionStatus.IDLE
+    return connection.autocommit and connection.info.transaction_status == idle
 
 
 class AsyncSqlAlchemyRunner:
@@ -116,10 +143,12 @@ class AsyncSqlAlchemyRunner:
         self._connection = connection
         self._is_session = is_session
 
-    async def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Run `sql` in the caller's transaction; never commits, nor flushes a session."""
         connection = await self._connection.connection() if self._is_session else self._connection
         check_dialect(connection.dialect)
+        if actor is not None:
+            await connection.exec_driver_sql(SET_ACTOR, {"actor": actor})
         result = await connection.exec_driver_sql(sql, dict(arguments))
         rows: Rows = result.all()
         return rows

@@ -10,15 +10,31 @@ from typing import Any, Self
 from hwqueue import calls
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.claims import Claims
+from hwqueue.client._sync.events import Events
+from hwqueue.client._sync.explain import SyncExplain
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
+from hwqueue.client._sync.statistics import Statistics
+from hwqueue.client._sync.tokens import Tokens
+from hwqueue.client._sync.views import Views
 from hwqueue.types import SchemaVersion
 
 
-class Client(Queues, Leases, Claims, Nodes, Services):
+class Client(
+    Queues,
+    Leases,
+    Claims,
+    Nodes,
+    SyncExplain,
+    Services,
+    Views,
+    Statistics,
+    Tokens,
+    Events,
+):
     """Everything the SQL functions do; the methods have their names.
 
     Args:
@@ -27,6 +43,8 @@ class Client(Queues, Leases, Claims, Nodes, Services):
         prepare: Use server-side prepared statements. Not behind PgBouncer in transaction mode,
             unless it is 1.21 or newer with `max_prepared_statements` above 0.
         pool_timeout: How long a call waits for a free connection; then `psycopg_pool.PoolTimeout`.
+        actor: Who does what is done with this client, as events say; None: the login. A call then
+            takes four messages instead of one.
 
     Every call is a transaction of its own. When the connection is lost during a call its outcome is
     unknown, and nothing is retried for you: see docs/reference/errors.md. Besides the errors that a
@@ -41,14 +59,15 @@ class Client(Queues, Leases, Claims, Nodes, Services):
         pool_size: int = 4,
         prepare: bool = False,
         pool_timeout: timedelta = timedelta(seconds=30),
+        actor: str | None = None,
     ) -> None:
         self._pool: PoolRunner | None = PoolRunner(
             conninfo, size=pool_size, prepare=prepare, timeout=pool_timeout
         )
-        super().__init__(self._pool)
+        super().__init__(self._pool, actor)
 
     @classmethod
-    def on(cls, connection: Any) -> Self:
+    def on(cls, connection: Any, *, actor: str | None = None) -> Self:
         """A client on your own connection, to spawn inside your transaction.
 
         It never commits, rolls back or opens a transaction; as after any error, the transaction is
@@ -57,12 +76,14 @@ class Client(Queues, Leases, Claims, Nodes, Services):
         Args:
             connection: Of psycopg, or a connection or session of SQLAlchemy with the psycopg
                 driver.
+            actor: As in the constructor; said in your transaction, and so to its end. With
+                SQLAlchemy not in autocommit.
 
         Raises: BadArgument, if it is neither.
         """
         client = cls.__new__(cls)
         client._pool = None
-        Caller.__init__(client, runner_on(connection))
+        Caller.__init__(client, runner_on(connection), actor)
         return client
 
     def open(self) -> None:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, tracing
 from hwqueue.client._json import given, plain
-from hwqueue.client._spawn import spawn_item, spawn_options
+from hwqueue.client._spawn import spawn_item, spawn_options, with_headers
 from hwqueue.client._sync.caller import Caller
 from hwqueue.types import (
     Json,
@@ -47,15 +47,16 @@ class Leases(Caller):
             WireInvalid, IdempotencyMismatch, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
-        return self._row(
-            calls.SPAWN_LEASE,
-            SpawnResult,
-            p_queue=queue,
-            p_task=task,
-            p_params=params,
-            p_options=spawn_options(options, "options"),
-            p_shard=shard,
-        )
+        with tracing.spawning(queue, task) as headers:
+            return self._row(
+                calls.SPAWN_LEASE,
+                SpawnResult,
+                p_queue=queue,
+                p_task=task,
+                p_params=params,
+                p_options=spawn_options(with_headers(options, headers), "options"),
+                p_shard=shard,
+            )
 
     def spawn_leases(
         self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]], *, shard: int = 0
@@ -68,10 +69,13 @@ class Leases(Caller):
         Raises: As `spawn_lease`; `detail["index"]` is the position (from 0) of the refused one.
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
-        items = [spawn_item(lease, f"leases[{index}]") for index, lease in enumerate(leases)]
-        return self._rows(
-            calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
-        )
+        with tracing.spawning(queue, None) as headers:
+            items = [
+                spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
+            ]
+            return self._rows(
+                calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
+            )
 
     def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
         """All that is known about a lease, every attempt's error included.
@@ -89,6 +93,9 @@ class Leases(Caller):
         task: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        node_id: UUID | str | None = None,
         shard: int = 0,
     ) -> list[LeaseSummary]:
         """Leases, newest first.
@@ -97,8 +104,10 @@ class Leases(Caller):
             queue, state, task: None: any.
             limit: Most to return.
             before: Only leases older than this one: the last of the previous page.
+            tenant, service_id: None: any.
+            node_id: Only those that run on this node now.
 
-        Raises: QueueUnknown, BadArgument, LeaseNotFound (`before`).
+        Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
         return self._rows(
@@ -109,6 +118,9 @@ class Leases(Caller):
             p_task=task,
             p_limit=limit,
             p_before=before,
+            p_tenant=tenant,
+            p_service=service_id,
+            p_node=node_id,
             p_shard=shard,
         )
 

@@ -11,6 +11,7 @@ import psycopg
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from hwqueue.calls import SET_ACTOR
 from hwqueue.client._foreign import check_dialect, sync_sqlalchemy
 from hwqueue.errors import BadArgument, ConfigError
 
@@ -24,8 +25,8 @@ _RECONNECT_SECONDS = 2.0
 class Runner(Protocol):
     """Runs one statement and returns all its rows."""
 
-    def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
-        """Run `sql` with named arguments."""
+    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Run `sql` with named arguments; `actor` does it, None: whoever the login is."""
         ...
 
 
@@ -74,7 +75,7 @@ class PoolRunner:
             self._pool.close()
             self._pool = None
 
-    def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Run `sql` on a connection of the pool, in a transaction of its own."""
         if self._pool is None:
             raise ConfigError(
@@ -82,13 +83,22 @@ class PoolRunner:
             )
         with self._pool.connection() as connection:
             try:
-                cursor = connection.execute(sql, arguments)
-                rows: Rows = cursor.fetchall()
+                if actor is None:
+                    return _fetch(connection, sql, arguments)
+                # the setting ends with the transaction, so no pooler hands it on
+                with connection.transaction():
+                    connection.execute(SET_ACTOR, {"actor": actor})
+                    return _fetch(connection, sql, arguments)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 connection.close()
                 raise
-        return rows
+
+
+def _fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
+    cursor = connection.execute(sql, arguments)
+    rows: Rows = cursor.fetchall()
+    return rows
 
 
 def _try_again(pool: ConnectionPool[Any]) -> None:
@@ -103,11 +113,26 @@ class ConnectionRunner:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
-        """Run `sql` in the caller's transaction; never commits."""
+    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Run `sql` in the caller's transaction, which is never committed."""
+        if actor is not None and _is_outside(self._connection):
+            # in autocommit the setting would end before the call
+            with self._connection.transaction():
+                return self._run(sql, arguments, actor)
+        return self._run(sql, arguments, actor)
+
+    def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
         with self._connection.cursor(row_factory=tuple_row) as cursor:
+            if actor is not None:
+                cursor.execute(SET_ACTOR, {"actor": actor})
             cursor.execute(sql, arguments)
             return cursor.fetchall()
+
+
+def _is_outside(connection: psycopg.Connection[Any]) -> bool:
+    """Whether each statement on it is a transaction of its own at this moment."""
+    idle = psycopg.pq.TransactionStatus.IDLE
+    return connection.autocommit and connection.info.transaction_status == idle
 
 
 class SqlAlchemyRunner:
@@ -117,10 +142,12 @@ class SqlAlchemyRunner:
         self._connection = connection
         self._is_session = is_session
 
-    def run(self, sql: str, arguments: Mapping[str, Any]) -> Rows:
+    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Run `sql` in the caller's transaction; never commits, nor flushes a session."""
         connection = self._connection.connection() if self._is_session else self._connection
         check_dialect(connection.dialect)
+        if actor is not None:
+            connection.exec_driver_sql(SET_ACTOR, {"actor": actor})
         result = connection.exec_driver_sql(sql, dict(arguments))
         rows: Rows = result.all()
         return rows

@@ -1,0 +1,77 @@
+"""hwqueue metrics: what Prometheus reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwqueue.cli.connect import connection_string, named_database
+from hwqueue.cli.inputs import span
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, say, to_json
+from hwqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwqueue.metrics import HwqueueCollector
+
+app = typer.Typer(no_args_is_help=True, help="Metrics for Prometheus.")
+
+Shard = Annotated[int, typer.Option("--shard", min=0, help="Whose metrics.")]
+Timeout = Annotated[str, typer.Option("--timeout", help="How long the database may take.")]
+
+
+@app.command(epilog="Example: hwqueue metrics serve --port 9717")
+def serve(
+    ctx: typer.Context,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 9717,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    shard: Shard = 0,
+    timeout: Timeout = "5s",
+) -> None:
+    """Answer Prometheus at http://HOST:PORT/metrics until Ctrl-C."""
+    collector = _collector(ctx, shard, timeout)
+    from prometheus_client import start_http_server  # noqa: PLC0415
+
+    from hwqueue.metrics import registry_for  # noqa: PLC0415
+
+    _server, thread = start_http_server(port, addr=host, registry=registry_for(collector))
+    say(ctx, f"metrics at http://{host}:{port}/metrics")
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        collector.close()
+
+
+@app.command("print", epilog="Example: hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom")
+def print_(ctx: typer.Context, shard: Shard = 0, timeout: Timeout = "5s") -> None:
+    """Print the metrics once, for node_exporter's textfile collector.
+
+    Exits with 1 when the database does not answer; `hwqueue_up` says so, too.
+    """
+    collector = _collector(ctx, shard, timeout)
+    from prometheus_client import generate_latest  # noqa: PLC0415
+
+    from hwqueue.metrics import registry_for  # noqa: PLC0415
+
+    registry = registry_for(collector)
+    text = generate_latest(registry).decode()
+    collector.close()
+    typer.echo(to_json({"metrics": text}) if options_of(ctx).json else text, nl=False)
+    if "\nhwqueue_up 1.0\n" not in text:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _collector(ctx: typer.Context, shard: int, timeout: str) -> HwqueueCollector:
+    """The collector of the database that is meant; a named one may be away."""
+    try:
+        from hwqueue.metrics import HwqueueCollector  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the module {error.name} is missing", hint="pip install 'hwqueue[metrics]'"
+        ) from error
+    named = named_database(ctx)
+    dsn = named.dsn if named else connection_string(ctx)
+    limit = span(timeout, "--timeout")
+    assert limit is not None
+    return HwqueueCollector(dsn, shard=shard, timeout=limit)

@@ -1,0 +1,89 @@
+"""hwqueue token: who may use the HTTP API."""
+
+import hashlib
+import secrets
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from hwqueue.cli.connect import open_client
+from hwqueue.cli.inputs import span
+from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.types import ApiToken
+
+app = typer.Typer(no_args_is_help=True, help="Who may use the HTTP API.")
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Whom its actions are put down to; never given twice.", show_default=False),
+]
+
+
+@app.command(epilog="Example: hwqueue token create render-farm --role producer --expires 90d")
+def create(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    role: Annotated[
+        str, typer.Option(help="producer, viewer, operator or admin.", show_default=False)
+    ],
+    tenant: Annotated[
+        str | None, typer.Option(help="The only one it sees and spawns for; all if left out.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Ends after this span, such as 90d; never if left out.")
+    ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Print the token and nothing else.")] = False,
+) -> None:
+    """Make a token and print it, this once: the database keeps only its hash."""
+    lasts = span(expires, "--expires")
+    expires_at = None if lasts is None else datetime.now(UTC) + lasts
+    secret = f"hwq_{secrets.token_urlsafe(32)}"
+    digest = hashlib.sha256(secret.encode()).digest()
+    with open_client(ctx) as client:
+        client.create_token(name, digest, role, tenant=tenant, expires_at=expires_at)
+    if bare:
+        typer.echo(secret)
+        return
+    show_one(
+        ctx,
+        {
+            "name": name,
+            "role": role,
+            "tenant": tenant,
+            "expires_at": expires_at,
+            "token": secret,
+        },
+    )
+    say(ctx, "keep the token: it is not shown again")
+
+
+@app.command("list", epilog="Example: hwqueue token list --json")
+def list_(ctx: typer.Context) -> None:
+    """List all tokens that there ever were, newest first; what they are is not known any more."""
+    with open_client(ctx) as client:
+        rows = [_row(token) for token in client.list_tokens()]
+    show_rows(ctx, rows, empty="no tokens; make one: hwqueue token create NAME --role ROLE")
+
+
+@app.command(epilog="Example: hwqueue token revoke render-farm")
+def revoke(ctx: typer.Context, name: Name) -> None:
+    """End a token; servers may let it in for some seconds more."""
+    with open_client(ctx) as client:
+        was_good = client.revoke_token(name)
+    say(ctx, f"{name} is revoked" if was_good else f"{name} was revoked before")
+
+
+def _row(token: ApiToken) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "role": token.role,
+        "tenant": token.tenant,
+        "created_at": token.created_at,
+        "created_by": token.created_by,
+        "expires_at": token.expires_at,
+        "used_at": token.used_at,
+        "revoked_at": token.revoked_at,
+        "revoked_by": token.revoked_by,
+    }

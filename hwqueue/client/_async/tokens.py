@@ -1,0 +1,71 @@
+"""Methods about tokens of the HTTP API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.types import ApiToken, TokenGrant
+
+
+class AsyncTokens(AsyncCaller):
+    """Say who may use the HTTP API. The database keeps hashes; secrets are the caller's."""
+
+    async def create_token(
+        self,
+        name: str,
+        secret_sha256: bytes,
+        role: str,
+        *,
+        tenant: str | None = None,
+        expires_at: datetime | None = None,
+        shard: int = 0,
+    ) -> None:
+        """Let in whoever knows a secret.
+
+        Args:
+            name: Whom its actions are put down to; never given twice.
+            secret_sha256: 32 bytes, the hash of at least 32 random ones.
+            role: `producer`, `viewer`, `operator` or `admin`.
+            tenant: The only one that it sees and spawns for; None: all.
+            expires_at: With a time zone; None: never.
+
+        Raises: TokenNameTaken, BadArgument.
+        SQL: create_token. Safe inside your transaction: yes.
+        """
+        await self._call(
+            calls.CREATE_TOKEN,
+            p_name=name,
+            p_secret_sha256=secret_sha256,
+            p_role=role,
+            p_tenant=tenant,
+            p_expires_at=expires_at,
+            p_shard=shard,
+        )
+
+    async def check_token(self, secret_sha256: bytes, *, shard: int = 0) -> TokenGrant | None:
+        """Whose secret has this hash; None when it lets nobody in (any more).
+
+        SQL: check_token. Safe inside your transaction: yes.
+        """
+        found = await self._rows(
+            calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256, p_shard=shard
+        )
+        return found[0] if found else None
+
+    async def list_tokens(self, *, shard: int = 0) -> list[ApiToken]:
+        """All tokens that there ever were, newest first.
+
+        SQL: list_tokens. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.LIST_TOKENS, ApiToken, p_shard=shard)
+
+    async def revoke_token(self, name: str, *, shard: int = 0) -> bool:
+        """End a token; servers that have just seen it let it in for some seconds more.
+
+        Returns: Whether it was not revoked before.
+        Raises: TokenUnknown.
+        SQL: revoke_token. Safe inside your transaction: yes.
+        """
+        return bool(await self._value(calls.REVOKE_TOKEN, p_name=name, p_shard=shard))

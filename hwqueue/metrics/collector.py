@@ -1,0 +1,131 @@
+"""A Prometheus collector that asks the database at every scrape."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector, CollectorRegistry
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue import calls
+from hwqueue.client import Client
+from hwqueue.errors import HwqueueError
+from hwqueue.metrics.families import families
+from hwqueue.types import Sample
+
+_log = logging.getLogger("hwqueue.metrics")
+
+
+class HwqueueCollector(Collector):
+    """Reads all metrics of a shard in one call, over one connection that it keeps.
+
+    Scrapes that come while one is under way wait for it, and all of them share the next one: there
+    is never more than one query. When the database does not answer in time, the scrape has none of
+    its figures, `hwqueue_up` is 0 and `hwqueue_scrape_errors_total` rises. Old figures would be
+    taken for new ones; series that are missing are stale to Prometheus at once, and an alert on
+    `hwqueue_up` says why.
+
+    Args:
+        conninfo: A DSN or URL as libpq takes it; empty: `PG*` variables.
+        shard: Whose metrics.
+        timeout: How long the database may take. Prometheus gives up after 10 s by default.
+    """
+
+    def __init__(
+        self, conninfo: str = "", *, shard: int = 0, timeout: timedelta = timedelta(seconds=5)
+    ) -> None:
+        self._conninfo = conninfo
+        self._shard = shard
+        self._timeout = timeout
+        self._turn = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._began = 0.0
+        self._families: list[Family] = []
+        self._errors = 0
+
+    def describe(self) -> list[Family]:
+        """The families without samples, so that a registry need not scrape to learn their names."""
+        return families([])
+
+    def collect(self) -> Iterator[Family]:
+        """All metrics, not older than the call."""
+        asked = time.monotonic()
+        with self._turn:
+            # else a scrape that began after this call has just answered
+            if self._began <= asked:
+                self._scrape()
+            answer = self._families
+        return iter(answer)
+
+    def close(self) -> None:
+        """Close the connection; the next scrape opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _scrape(self) -> None:
+        self._began = time.monotonic()
+        samples: list[Sample] = []
+        try:
+            samples = self._read()
+        except (psycopg.Error, HwqueueError) as error:
+            _log.warning("the database did not answer: %s", str(error).strip())
+            self._errors += 1
+            self.close()
+        took = time.monotonic() - self._began
+        self._families = families(
+            [
+                *samples,
+                Sample(name="hwqueue_up", labels={}, value=float(bool(samples))),
+                Sample(name="hwqueue_scrape_errors_total", labels={}, value=self._errors),
+                Sample(name="hwqueue_scrape_duration_seconds", labels={}, value=took),
+            ]
+        )
+
+    def _read(self) -> list[Sample]:
+        if self._connection is not None:
+            try:
+                return self._ask(self._connection)
+            except psycopg.OperationalError:
+                if not self._connection.closed:
+                    raise
+                self.close()  # the server was restarted since, or a pooler ended it: no failure
+        self._connection = self._connect()
+        return self._ask(self._connection)
+
+    def _ask(self, connection: psycopg.Connection[Any]) -> list[Sample]:
+        milliseconds = str(int(self._timeout.total_seconds() * 1000))
+        with connection.transaction():
+            # of the transaction, not of the session: a pooler gives sessions to others
+            connection.execute(calls.LIMIT_TIME, {"milliseconds": milliseconds})
+            return Client.on(connection).metrics(shard=self._shard)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Connect so that a server that is gone without a word is noticed, too."""
+        seconds = max(int(self._timeout.total_seconds()), 2)
+        settings: dict[str, str | int] = {
+            "connect_timeout": seconds,
+            "keepalives_idle": seconds,
+            "keepalives_interval": 1,
+            "keepalives_count": 3,
+            "tcp_user_timeout": seconds * 1000,
+            "fallback_application_name": "hwqueue metrics",
+        }
+        given = conninfo_to_dict(self._conninfo)
+        missing = {name: value for name, value in settings.items() if name not in given}
+        conninfo = make_conninfo(self._conninfo, **missing)
+        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+
+
+def registry_for(collector: HwqueueCollector) -> CollectorRegistry:
+    """A registry with this collector alone: nothing about the Python process."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry

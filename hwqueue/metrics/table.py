@@ -1,0 +1,213 @@
+"""Every metric: name, kind, unit, labels, meaning. docs/reference/metrics.md is made of it.
+
+The values come from the SQL function `metrics` under the same names; the last three are about the
+scrape itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["METRICS", "OF_THE_SCRAPE", "Metric"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric. A histogram's samples have `_bucket`, `_sum` and `_count` after its name."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+
+
+_QUEUE = ("queue",)
+_UNMET = ("queue", "class", "reason")
+_STATE = ("state",)
+
+METRICS = (
+    Metric(
+        "hwqueue_leases",
+        "gauge",
+        "leases",
+        ("queue", "state"),
+        "Leases that are not finished: pending, scheduled, claimed.",
+    ),
+    Metric(
+        "hwqueue_oldest_pending_seconds",
+        "gauge",
+        "seconds",
+        _QUEUE,
+        "How long the oldest pending lease has been claimable; 0: none is.",
+    ),
+    Metric("hwqueue_queue_paused", "gauge", "0 or 1", _QUEUE, "Whether the queue is paused."),
+    Metric(
+        "hwqueue_leases_finished_total",
+        "counter",
+        "leases",
+        ("queue", "outcome"),
+        "Leases that ended: completed, failed (dead), cancelled.",
+    ),
+    Metric(
+        "hwqueue_claims_ended_total",
+        "counter",
+        "claims",
+        ("queue", "outcome"),
+        "Claims that ended: completed, failed, expired (nobody heartbeat), superseded (the node "
+        "started anew or left), released, cancelled.",
+    ),
+    Metric(
+        "hwqueue_retries_total",
+        "counter",
+        "claims",
+        _QUEUE,
+        "Claims that failed, expired or were superseded and whose lease went back to its queue.",
+    ),
+    Metric(
+        "hwqueue_wait_seconds",
+        "histogram",
+        "seconds",
+        _QUEUE,
+        "Of completed leases: from the moment they were claimable to their last claim.",
+    ),
+    Metric(
+        "hwqueue_run_seconds",
+        "histogram",
+        "seconds",
+        _QUEUE,
+        "Of completed leases: from their last claim to completion.",
+    ),
+    Metric(
+        "highway_tasks_pending_no_affinity_match",
+        "gauge",
+        "leases",
+        _QUEUE,
+        "Pending leases that no live node matches.",
+    ),
+    Metric(
+        "hwqueue_unmet_leases",
+        "gauge",
+        "leases",
+        _UNMET,
+        "Pending leases of a placement class that no live node matches (no_match) or that none of "
+        "those has room for (contended).",
+    ),
+    Metric(
+        "hwqueue_unmet_oldest_seconds",
+        "gauge",
+        "seconds",
+        _UNMET,
+        "How long the oldest of them has been claimable.",
+    ),
+    Metric("hwqueue_unmet_cpu_cores", "gauge", "cores", _UNMET, "CPU that they ask for, together."),
+    Metric(
+        "hwqueue_unmet_memory_bytes",
+        "gauge",
+        "bytes",
+        _UNMET,
+        "Memory that they ask for, together.",
+    ),
+    Metric(
+        "hwqueue_unmet_gpus",
+        "gauge",
+        "GPUs",
+        _UNMET,
+        "GPUs that they ask for, together; shares count as parts.",
+    ),
+    Metric(
+        "hwqueue_unmet_class_info",
+        "gauge",
+        "1",
+        ("class", "queue", "task", "placement"),
+        "What the placement classes above ask of a node, in words of at most 200 characters.",
+    ),
+    Metric(
+        "hwqueue_unmet_unjudged_leases",
+        "gauge",
+        "leases",
+        (),
+        "Pending leases that the unmet figures leave out: a scrape judges the 200 placement "
+        "classes with most leases and the 200 that have waited longest.",
+    ),
+    Metric(
+        "hwqueue_nodes",
+        "gauge",
+        "nodes",
+        _STATE,
+        "Registered nodes. A node counts once: silent (no sign of life within its timeout) before "
+        "draining before cordoned before live.",
+    ),
+    Metric("hwqueue_node_cpu_cores", "gauge", "cores", _STATE, "CPU that nodes declare."),
+    Metric("hwqueue_node_cpu_cores_used", "gauge", "cores", _STATE, "CPU set aside for claims."),
+    Metric("hwqueue_node_memory_bytes", "gauge", "bytes", _STATE, "Memory that nodes declare."),
+    Metric(
+        "hwqueue_node_memory_bytes_used", "gauge", "bytes", _STATE, "Memory set aside for claims."
+    ),
+    Metric("hwqueue_node_gpus", "gauge", "GPUs", _STATE, "Whole GPUs that nodes declare."),
+    Metric(
+        "hwqueue_node_gpus_used",
+        "gauge",
+        "GPUs",
+        _STATE,
+        "GPUs set aside for claims; shares count as parts.",
+    ),
+    Metric(
+        "hwqueue_node_oldest_heartbeat_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "Since the last sign of life of the node that has been silent longest.",
+    ),
+    Metric(
+        "hwqueue_claims_overdue",
+        "gauge",
+        "claims",
+        (),
+        "Claims that have expired and that nobody has reaped yet; counted up to 10,000.",
+    ),
+    Metric(
+        "hwqueue_reap_lag_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "Since somebody reaped. Workers do it every few seconds.",
+    ),
+    Metric(
+        "hwqueue_statistics_lag_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "How far counters and histograms are behind. Transactions that stay open after they have "
+        "written something hold them back.",
+    ),
+    Metric(
+        "hwqueue_schema_info",
+        "gauge",
+        "1",
+        ("revision", "version"),
+        "What is installed: the last revision, and the package that installed it.",
+    ),
+    Metric("hwqueue_up", "gauge", "0 or 1", (), "Whether the database answered this scrape."),
+    Metric(
+        "hwqueue_scrape_errors_total",
+        "counter",
+        "scrapes",
+        (),
+        "Scrapes since the exporter started that the database did not answer.",
+    ),
+    Metric(
+        "hwqueue_scrape_duration_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "How long the database took for this scrape.",
+    ),
+)
+"""All of them, in the order of the page."""
+
+OF_THE_SCRAPE = frozenset(
+    {"hwqueue_up", "hwqueue_scrape_errors_total", "hwqueue_scrape_duration_seconds"}
+)
+"""Those that the database does not know."""

@@ -1,0 +1,82 @@
+"""The application: routers, what they share, and what goes around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from hwqueue.server import openapi, problems
+from hwqueue.server.auth import authenticators
+from hwqueue.server.bodies import BodyLimit
+from hwqueue.server.callers import Services
+from hwqueue.server.envelope import Envelope
+from hwqueue.server.pools import Pools
+from hwqueue.server.rates import Rates
+from hwqueue.server.routers import ROUTERS, health
+from hwqueue.server.settings import ServerSettings
+
+PREFIX = "/api/v1"
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """The application; it connects to the database when it starts (`lifespan`).
+
+    What requests share is `app.state.services`; another package may include routers of its own,
+    whose routes use `hwqueue.server.callers.Needs` as those here do.
+    """
+    pools, rates = Pools(settings), Rates(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await pools.open()
+        try:
+            yield
+        finally:
+            await pools.close()
+
+    app = FastAPI(
+        title="hwqueue",
+        version=version("hwqueue"),
+        summary="A task queue inside Postgres that knows which machine may run what.",
+        description=openapi.DESCRIPTION,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        openapi_tags=openapi.TAGS,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        middleware=_middleware(settings),
+        generate_unique_id_function=lambda route: route.name,
+        separate_input_output_schemas=False,
+    )
+    app.state.services = Services(settings, pools, rates, authenticators(settings, pools, rates))
+    problems.install(app)
+    app.include_router(health.router)
+    for router in ROUTERS:
+        app.include_router(router, prefix=PREFIX)
+    openapi.install(app)
+    return app
+
+
+def _middleware(settings: ServerSettings) -> list[Middleware]:
+    around = [
+        Middleware(Envelope, json_logs=settings.json_logs),
+        Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
+    ]
+    if settings.cors_origins:
+        around.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_origins,
+                allow_methods=["GET", "POST", "PATCH"],
+                allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+                expose_headers=["Link", "Location", "Retry-After", "X-Request-ID"],
+                max_age=600,
+            )
+        )
+    return around

@@ -1,0 +1,220 @@
+"""Who calls: a bearer of a token, or somebody whom the proxy in front has let in.
+
+Fail closed: whatever is missing, doubled or unknown lets nobody in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import Protocol
+
+from starlette.requests import HTTPConnection
+
+from hwqueue.server.pools import Pools
+from hwqueue.server.problems import Refusal
+from hwqueue.server.rates import Rates
+from hwqueue.server.roles import Principal, Role
+from hwqueue.server.settings import ServerSettings
+
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_MAX_REMEMBERED = 10_000
+
+
+class Authenticator(Protocol):
+    """One way to know who calls."""
+
+    async def __call__(self, connection: HTTPConnection) -> Principal | None:
+        """Who calls; None: not known by this way. Raises: Refusal, when it was tried in vain."""
+        ...
+
+
+def authenticators(settings: ServerSettings, pools: Pools, rates: Rates) -> list[Authenticator]:
+    """The ways that the settings allow, in the order they are tried."""
+    match settings.effective_auth:
+        case "none":
+            return [Open(settings)]
+        case "proxy":
+            return [Tokens(settings, pools, rates), Proxy(settings)]
+        case _:
+            return [Tokens(settings, pools, rates)]
+
+
+async def authenticate(ways: Sequence[Authenticator], connection: HTTPConnection) -> Principal:
+    """Who calls. Raises: Refusal (401, 403)."""
+    for way in ways:
+        principal = await way(connection)
+        if principal is not None:
+            return principal
+    raise unauthorised("who are you? no token was given")
+
+
+def unauthorised(message: str) -> Refusal:
+    """The answer to somebody who is not known."""
+    return Refusal(
+        401,
+        message,
+        hint="send the header Authorization: Bearer TOKEN; hwqueue token create makes one",
+        headers={"WWW-Authenticate": 'Bearer realm="hwqueue"'},
+    )
+
+
+class Tokens:
+    """`Authorization: Bearer`, looked up by its hash and remembered for some seconds."""
+
+    def __init__(self, settings: ServerSettings, pools: Pools, rates: Rates) -> None:
+        self._pools = pools
+        self._rates = rates
+        self._shard = settings.shard
+        self._seconds = settings.token_cache.total_seconds()
+        self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Principal | None]] = {}
+
+    async def __call__(self, connection: HTTPConnection) -> Principal | None:
+        """The token's bearer; None without the header."""
+        header = only(connection, "authorization")
+        if header is None:
+            return None
+        scheme, _, secret = header.partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise unauthorised("the header Authorization is not a bearer token")
+        digest = hash_of(secret.strip())
+        remembered = self._remembered(digest)
+        if remembered is not None:
+            return remembered
+        address = connection.client.host if connection.client else ""
+        await self._rates.check_unknown(address)
+        principal = await self._ask(digest)
+        if principal is None:
+            await self._rates.count_unknown(address)
+            raise unauthorised("this token lets nobody in: unknown, revoked or expired")
+        return principal
+
+    def _remembered(self, digest: bytes) -> Principal | None:
+        until, principal = self._known.get(digest, (0.0, None))
+        return principal if time.monotonic() < until else None
+
+    async def _ask(self, digest: bytes) -> Principal | None:
+        """Ask the database, once for all requests that come while it is asked."""
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.ensure_future(self._look_up(digest))
+            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
+        return await asyncio.shield(asking)
+
+    async def _look_up(self, digest: bytes) -> Principal | None:
+        asked_at = time.monotonic()
+        async with self._pools.call("token check") as client:
+            grant = await client.check_token(digest, shard=self._shard)
+        if grant is None:
+            self._known.pop(digest, None)
+            return None
+        principal = Principal(
+            actor=f"token:{grant.name}", role=Role(grant.role), tenant=grant.tenant
+        )
+        seconds = self._seconds
+        if grant.expires_at is not None:
+            seconds = min(seconds, grant.expires_at.timestamp() - time.time())
+        self._known[digest] = (asked_at + seconds, principal)
+        self._known.move_to_end(digest)
+        if len(self._known) > _MAX_REMEMBERED:
+            self._known.popitem(last=False)
+        return principal
+
+
+class Proxy:
+    """Headers of a reverse proxy, believed if they come from its network."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._networks = settings.networks
+        self._user = settings.proxy_user_header
+        self._role = settings.proxy_role_header
+        self._tenant = settings.proxy_tenant_header
+
+    async def __call__(self, connection: HTTPConnection) -> Principal | None:
+        """Whom the proxy names; None if it names nobody or is not the proxy."""
+        user = only(connection, self._user)
+        if user is None or not self._is_proxy(connection):
+            return None
+        role, tenant = only(connection, self._role), only(connection, self._tenant)
+        if not user.strip() or len(user) > 200 or not user.isprintable():
+            raise Refusal(403, f"the header {self._user} is no name of 1 to 200 characters")
+        if role not in tuple(Role):
+            raise Refusal(
+                403,
+                f"the proxy gives {user} no role that is known",
+                hint=f"it must set {self._role} to one of {', '.join(Role)}",
+            )
+        if tenant is not None and not 1 <= len(tenant) <= 100:
+            raise Refusal(403, f"the header {self._tenant} is no tenant")
+        return Principal(actor=f"user:{user}", role=Role(role), tenant=tenant)
+
+    def _is_proxy(self, connection: HTTPConnection) -> bool:
+        if connection.client is None:
+            return False
+        try:
+            peer = ip_address(connection.client.host)
+        except ValueError:
+            return False
+        return any(peer in network for network in self._networks)
+
+
+class Open:
+    """Everybody is an admin. Not for pages of other sites that a browser here shows.
+
+    Where names are allowed, only for who asked for one of them: a page's own name can be made to
+    point here. Where nobody said that it be so, not through a proxy either.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._implied = settings.auth is None
+        self._hosts = settings.allowed_hosts or (_LOOPBACK_NAMES if self._implied else ())
+
+    async def __call__(self, connection: HTTPConnection) -> Principal | None:
+        """The same principal for everybody."""
+        headers = connection.headers
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") or self._is_foreign(
+            headers.get("origin"), headers.get("host")
+        ):
+            raise Refusal(403, "pages of other sites may not call this server")
+        if self._implied and ("forwarded" in headers or "x-forwarded-for" in headers):
+            raise Refusal(
+                403,
+                "this server lets in everybody on its machine, and is behind a proxy",
+                hint="start it with --auth tokens, --auth proxy or --no-auth",
+            )
+        if self._hosts and _host_name(headers.get("host", "")) not in self._hosts:
+            raise Refusal(
+                403,
+                "this server lets in everybody, and goes by another name",
+                hint=f"ask for {self._hosts[0]}, or start it with --auth tokens",
+            )
+        return Principal(actor="anonymous", role=Role.ADMIN)
+
+    @staticmethod
+    def _is_foreign(origin: str | None, host: str | None) -> bool:
+        return origin is not None and origin.partition("://")[2] != host
+
+
+def only(connection: HTTPConnection, header: str) -> str | None:
+    """The header's value. Raises: Refusal, if it is there twice: a proxy may have added one."""
+    values = connection.headers.getlist(header)
+    if len(values) > 1:
+        raise Refusal(400, f"the header {header} is there {len(values)} times")
+    return values[0] if values else None
+
+
+def hash_of(secret: str) -> bytes:
+    """What the database knows of a secret. It has 256 random bits, so one sha256 is enough."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _host_name(host: str) -> str:
+    """`[::1]:8080` as `::1`, `localhost:8080` as `localhost`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()

@@ -1,0 +1,135 @@
+"""What a route gets to know of its caller, and does in their name.
+
+Every route declares the scope that it needs: `caller: Annotated[Caller, Depends(Needs(...))]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from hwqueue.client import AsyncClient
+from hwqueue.errors import LeaseNotFound
+from hwqueue.server.auth import Authenticator, authenticate
+from hwqueue.server.pools import Pools
+from hwqueue.server.problems import Refusal
+from hwqueue.server.rates import Rates
+from hwqueue.server.roles import Principal, Scope
+from hwqueue.server.settings import ServerSettings
+from hwqueue.types import Lease
+
+# For the OpenAPI document alone: what it finds is looked at by the authenticators.
+_bearer = HTTPBearer(
+    scheme_name="token",
+    description="An API token: `hwqueue token create NAME --role ROLE`.",
+    auto_error=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all requests share; `app.state.services`."""
+
+    settings: ServerSettings
+    pools: Pools
+    rates: Rates
+    authenticators: Sequence[Authenticator]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who may do what the route does."""
+
+    principal: Principal
+    services: Services
+
+    @property
+    def tenant(self) -> str | None:
+        """The only tenant that they see; None: all."""
+        return self.principal.tenant
+
+    @property
+    def shard(self) -> int:
+        """The shard that this server serves."""
+        return self.services.settings.shard
+
+    def call(self) -> AbstractAsyncContextManager[AsyncClient]:
+        """A client for what touches a few rows; one transaction, in the caller's name."""
+        return self.services.pools.call(self.principal.actor)
+
+    def read(self) -> AbstractAsyncContextManager[AsyncClient]:
+        """A client for what may read a lot; it writes nothing."""
+        return self.services.pools.read(self.principal.actor)
+
+    def own_tenant(self, asked: str | None, field: str) -> str | None:
+        """The tenant of a request: the caller's only one, else what was asked.
+
+        Raises: Refusal (403), when another was asked.
+        """
+        if self.tenant is None:
+            return asked
+        if asked not in (None, self.tenant):
+            raise Refusal(
+                403,
+                f"{field} is {asked!r}, and the token is for tenant {self.tenant!r} alone",
+                field=field,
+                hint=f"leave out {field}",
+            )
+        return self.tenant
+
+    async def own_lease(self, client: AsyncClient, lease_id: UUID) -> Lease:
+        """A lease that the caller may see. A lease never changes its tenant.
+
+        Raises: LeaseNotFound, for another tenant's as for one that does not exist.
+        """
+        lease = await client.get_lease(lease_id, shard=self.shard)
+        if self.tenant not in (None, lease.tenant):
+            raise LeaseNotFound(
+                f"lease {lease_id} does not exist",
+                detail={"lease_id": str(lease_id)},
+                hint="check the id; finished leases go once their queue's retention is over",
+            )
+        return lease
+
+    async def check_lease(self, client: AsyncClient, lease_id: UUID) -> None:
+        """Refuse leases that the caller may not see. Raises: LeaseNotFound."""
+        if self.tenant is not None:
+            await self.own_lease(client, lease_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """A dependency: who calls has this scope, or is refused.
+
+    tenants: whether what the route shows and does can be told apart by tenant. Where it cannot,
+    callers of a single tenant are refused.
+    """
+
+    scope: Scope
+    tenants: bool = False
+
+    async def __call__(
+        self,
+        request: Request,
+        _token: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None,
+    ) -> Caller:
+        """The caller. Raises: Refusal (401, 403, 429)."""
+        services: Services = request.app.state.services
+        principal = await authenticate(services.authenticators, request)
+        request.state.actor = principal.actor
+        await services.rates.count_request(principal.actor)
+        if not principal.has(self.scope):
+            raise Refusal(403, f"role {principal.role} lacks the scope {self.scope}")
+        if principal.tenant is not None and not self.tenants:
+            raise Refusal(
+                403,
+                "this is about all tenants at once",
+                hint=f"the token is for tenant {principal.tenant!r} alone; use one for all",
+            )
+        return Caller(principal, services)

@@ -1,0 +1,270 @@
+"""Leases: what is spawned, changed, and told of them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hwqueue.server.models.base import (
+    Answer,
+    BigInt,
+    Flag,
+    Id,
+    Labels,
+    Moment,
+    Name,
+    Number,
+    Object,
+    Placement,
+    Request,
+    Seconds,
+    Task,
+    Tenant,
+    Whole,
+    example,
+)
+from hwqueue.types import LeaseState
+
+MAX_BATCH = 5000
+
+Priority = Annotated[Whole, Field(ge=-32768, le=32767, description="Higher runs first.")]
+Wire = Annotated[
+    str,
+    Field(
+        min_length=1,
+        description="A params blob, ANDed with the placement: hex after `\\x`, else base64.",
+    ),
+]
+
+
+def _base64(value: Any) -> Any:
+    return b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
+
+
+class Retry(Request):
+    """When a failed lease runs again."""
+
+    kind: Literal["exponential", "fixed", "none"] = "exponential"
+    base: Seconds | None = Field(default=None, description="Wait before attempt 2.")
+    factor: Annotated[Number, Field(ge=1, le=100)] | None = Field(
+        default=None, description="Growth of the wait from attempt to attempt."
+    )
+    max: Seconds | None = Field(default=None, description="Longest wait.")
+    jitter: Annotated[Number, Field(ge=0, le=1)] | None = Field(
+        default=None, description="The part of a wait that is random."
+    )
+
+
+class SpawnOptions(Request):
+    """Options of a spawn; null counts as not given."""
+
+    lease_id: Id | None = Field(default=None, description="Yours; one that exists is an error.")
+    placement: Placement | None = None
+    affinity_tags: Object | None = Field(
+        default=None,
+        description="Node labels must contain them; ANDed with the placement.",
+        examples=[{"gpu": True, "region": "us-east"}],
+    )
+    affinity_with: Id | None = Field(default=None, description="Prefer this node.")
+    anti_affinity_with: Id | None = Field(default=None, description="Prefer any other node.")
+    wire: Wire | None = None
+    priority: Priority | None = None
+    tenant: Tenant | None = Field(default=None, description="A token of one tenant sets it.")
+    service_id: Id | None = None
+    labels: Labels | None = Field(default=None, description="Of the lease, not of its node.")
+    available_at: Moment | None = Field(default=None, description="Not claimable before.")
+    delay: Seconds | None = Field(default=None, description="The same from now, in seconds.")
+    max_attempts: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    retry: Retry | None = None
+    claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
+        default=None, description="A claim ends so many seconds after its last heartbeat."
+    )
+    deadline: Moment | None = Field(default=None, description="Not claimed by then, it fails.")
+    patience: Seconds | None = Field(
+        default=None, description="How long it waits for a better node, at most."
+    )
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+        default=None,
+        description="The same key with the same content gives the first lease. As the header "
+        "`Idempotency-Key`.",
+    )
+    headers: Object | None = Field(default=None, description="Carried along, not interpreted.")
+    notify: Flag | None = Field(default=None, description="false: found at the next poll.")
+
+
+class LeaseSpec(Request):
+    """One lease of a batch."""
+
+    task: Task
+    params: Any = Field(default=None, description="JSON for the handler; null: an empty object.")
+    options: SpawnOptions = SpawnOptions()
+
+
+class SpawnRequest(LeaseSpec):
+    """A lease to spawn."""
+
+    model_config = example(
+        queue="renders",
+        task="draw",
+        params={"frame": 7},
+        options={
+            "placement": {
+                "require": [{"label": "gpu_model", "op": "in", "values": ["A100", "H100"]}],
+                "resources": {"gpu": 1},
+            },
+            "priority": 5,
+            "labels": {"app": "render"},
+        },
+    )
+
+    queue: Name = Field(examples=["renders"])
+
+
+class SpawnBatch(Request):
+    """Leases to spawn in one statement, all or nothing."""
+
+    model_config = example(
+        queue="renders",
+        leases=[
+            {"task": "draw", "params": {"frame": 7}},
+            {"task": "draw", "params": {"frame": 8}, "options": {"delay": 60}},
+        ],
+    )
+
+    queue: Name = Field(examples=["renders"])
+    leases: Annotated[list[LeaseSpec], Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class LeaseChanges(Request):
+    """What may change of a lease that is not claimed; what is left out stays, null takes away.
+
+    placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
+    them is given.
+    """
+
+    model_config = example(priority=9, deadline=None)
+
+    placement: Placement | None = None
+    wire: Wire | None = None
+    labels: Labels | None = None
+    priority: Priority | None = Field(default=None, description="null: as it is.")
+    available_at: Moment | None = Field(default=None, description="null: as it is.")
+    deadline: Moment | None = None
+
+
+class CancelRequest(Request):
+    """Why a lease is cancelled."""
+
+    model_config = example(reason="wrong frame")
+
+    reason: Annotated[str, Field(max_length=1000)] | None = Field(
+        default=None, description="Kept with the lease.", examples=["wrong frame"]
+    )
+
+
+class Spawned(Answer):
+    """A spawned lease; `created` is false when the idempotency key had it already."""
+
+    lease_id: Id
+    created: bool
+    state: LeaseState
+    shard_id: int
+
+
+class SpawnedBatch(Answer):
+    """The leases of a batch, in the order given."""
+
+    items: list[Spawned]
+
+
+class LeaseNow(Answer):
+    """A lease's state after a change; `claimed`: the claim that runs was asked to stop."""
+
+    lease_id: Id
+    state: LeaseState
+
+
+class LeaseSummary(Answer):
+    """A lease without its payload."""
+
+    lease_id: Id
+    shard_id: int
+    queue: str
+    task_name: str
+    state: LeaseState
+    priority: int
+    tenant: str
+    service_id: Id | None
+    labels: Labels
+    placement: Object
+    headers: Object | None
+    attempt: int = Field(description="Used up, the running one included.")
+    max_attempts: int
+    available_at: Moment
+    deadline: Moment | None
+    created_at: Moment
+    claimed_at: Moment | None
+    finished_at: Moment | None
+    expires_at: Moment | None = Field(description="When the claim ends without a heartbeat.")
+    node_id: Id | None
+    claim_token: BigInt | None
+    error: Any
+    idempotency_key: str | None
+    stop_reason: str | None = Field(description="Why the claim was asked to stop.")
+
+
+class Attempt(Answer):
+    """A claim that ended without completing the lease."""
+
+    attempt: int
+    claim_token: BigInt
+    node_id: Id
+    outcome: str = Field(description="failed, expired, superseded, released or cancelled.")
+    claimed_at: Moment
+    ended_at: Moment
+    error: Any
+
+
+class AssignedGpu(Answer):
+    """A device set aside; `index` is its position in the node's `gpus`."""
+
+    index: int
+    resource_id: Id
+    model: str | None
+
+
+class Assignment(Answer):
+    """What a claim set aside on its node."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpus: list[AssignedGpu]
+    gpu_milli: int
+    custom: dict[str, int]
+    cpu_isolation: str | None
+    cores: list[int] | None
+    core_milli: list[int] | None
+    numa: list[int] | None
+    cpus: list[int] | None
+    gpu_exclusivity: str | None
+
+
+class Lease(LeaseSummary):
+    """All that is known about a lease."""
+
+    params: Any
+    result: Any
+    attempts: list[Attempt]
+    assignment: Assignment | None
+    wire: Annotated[str | None, BeforeValidator(_base64)] = Field(
+        description="The params blob as it was sent, in base64; `placement` says what it asks."
+    )
+
+
+class LeasePage(Answer):
+    """Leases, newest first; `next` is the cursor of the page after, null at the end."""
+
+    items: list[LeaseSummary]
+    next: str | None

@@ -1,0 +1,122 @@
+"""Queues and their policies."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from hwqueue.server.models.base import (
+    Answer,
+    Flag,
+    Moment,
+    Name,
+    Number,
+    Object,
+    Request,
+    Seconds,
+    Task,
+    Whole,
+    example,
+)
+from hwqueue.server.models.leases import Retry
+
+Weight = Annotated[Number, Field(ge=0, le=1000)]
+Bytes = Annotated[Whole, Field(ge=1, le=104_857_600)]
+
+
+class Weights(Request):
+    """How much each part of the score counts."""
+
+    affinity: Weight | None = None
+    fit: Weight | None = None
+    spread: Weight | None = None
+
+
+class QueuePolicy(Request):
+    """How a queue treats its leases; what is left out or null stays, or is at its default."""
+
+    model_config = example(claim_timeout=300, retry={"kind": "fixed", "base": 30})
+
+    claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
+        default=None, description="A claim ends so long after its last heartbeat."
+    )
+    heartbeat_interval: Seconds | None = Field(default=None, description="How often workers beat.")
+    poll_interval: Seconds | None = Field(default=None, description="How often idle workers ask.")
+    patience: Seconds | None = Field(
+        default=None, description="How long a lease waits for a better node, at most."
+    )
+    max_attempts: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    retry: Retry | None = None
+    ageing_step: Seconds | None = Field(
+        default=None, description="Waiting so long is worth one priority; 0: off."
+    )
+    notify: Flag | None = Field(default=None, description="Whether spawns wake workers.")
+    reap_grace: Seconds | None = Field(default=None, description="Added to expired claims.")
+    max_params_bytes: Bytes | None = None
+    max_result_bytes: Bytes | None = None
+    window: Annotated[Whole, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="Entries of the order that a claim looks at."
+    )
+    probe: Annotated[Whole, Field(ge=0, le=100_000)] | None = Field(
+        default=None, description="Classes beyond them whose head it looks at."
+    )
+    weights: Weights | None = None
+    retain_completed: Seconds | None = None
+    retain_failed: Seconds | None = None
+    failure_domain: str | None = Field(
+        default=None,
+        description="What counts as one place: `node`, `rack` or `label:KEY`.",
+        examples=["rack"],
+    )
+
+
+class CreateQueue(Request):
+    """A queue to make."""
+
+    model_config = example(queue="renders", policy={"claim_timeout": 300, "max_attempts": 3})
+
+    queue: Name = Field(examples=["renders"])
+    policy: QueuePolicy = QueuePolicy()
+
+
+class Queue(Answer):
+    """A queue, the number of its open leases by state, and its policy (spans in seconds)."""
+
+    queue: str
+    paused: bool
+    pending: int
+    scheduled: int
+    claimed: int
+    policy: Object
+    shard_id: int
+
+
+class QueueNow(Answer):
+    """A queue after a change."""
+
+    queue: str
+    paused: bool | None = Field(default=None, description="Where it was paused or resumed.")
+
+
+class Queues(Answer):
+    """All queues, by name."""
+
+    items: list[Queue]
+
+
+class RequeueFailed(Request):
+    """Which failed leases of a queue run again, oldest first."""
+
+    model_config = example(task="draw", since="2030-01-31T12:00:00Z", limit=100)
+
+    task: Task | None = None
+    since: Moment | None = Field(default=None, description="Failed then or later.")
+    until: Moment | None = Field(default=None, description="Failed then or before.")
+    limit: Annotated[Whole, Field(ge=1, le=10_000)] = 1000
+
+
+class Requeued(Answer):
+    """How many leases were requeued."""
+
+    requeued: int

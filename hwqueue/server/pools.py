@@ -1,0 +1,103 @@
+"""The server's connections: many for what is quick, a few for what may take long.
+
+So a page of statistics that everybody looks at cannot keep anybody from spawning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool
+
+from hwqueue.calls import ACT_AS
+from hwqueue.client import AsyncClient
+from hwqueue.server.settings import ServerSettings
+
+# As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
+_RECONNECT_SECONDS = 2.0
+
+
+class Pools:
+    """Clients for the length of a transaction, each in the name of an actor.
+
+    Nothing is set for longer than a transaction, so that PgBouncer may be in between.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._call_timeout = settings.call_timeout
+        self._read_timeout = settings.read_timeout
+        self._calls = _pool("calls", settings, settings.pool_size)
+        self._reads = _pool("reads", settings, settings.read_pool_size, configure=_read_only)
+
+    async def open(self) -> None:
+        """Begin to connect; does not wait for the database, which may be away."""
+        await self._calls.open()
+        await self._reads.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._calls.close()
+        await self._reads.close()
+
+    @asynccontextmanager
+    async def call(self, actor: str) -> AsyncIterator[AsyncClient]:
+        """A client for what touches a few rows; all its calls are one transaction.
+
+        Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
+        """
+        async with self._calls.connection() as connection:
+            try:
+                yield await _client(connection, actor, self._call_timeout)
+            except psycopg.errors.ReadOnlySqlTransaction:
+                # The server has become a standby; a new connection may reach the new primary.
+                await connection.close()
+                raise
+
+    @asynccontextmanager
+    async def read(self, actor: str) -> AsyncIterator[AsyncClient]:
+        """A client for what may read a lot; it writes nothing.
+
+        Raises: as `call`.
+        """
+        async with self._reads.connection() as connection:
+            yield await _client(connection, actor, self._read_timeout)
+
+
+async def _client(connection: AsyncConnection[Any], actor: str, timeout: timedelta) -> AsyncClient:
+    milliseconds = str(round(timeout.total_seconds() * 1000))
+    await connection.execute(ACT_AS, {"actor": actor, "timeout": milliseconds})
+    return AsyncClient.on(connection)
+
+
+def _pool(
+    name: str, settings: ServerSettings, size: int, **options: Any
+) -> AsyncConnectionPool[AsyncConnection[Any]]:
+    return AsyncConnectionPool(
+        make_conninfo(settings.dsn, application_name=f"hwqueue serve: {name}"),
+        name=name,
+        min_size=1,
+        max_size=size,
+        timeout=settings.pool_timeout.total_seconds(),
+        reconnect_timeout=_RECONNECT_SECONDS,
+        reconnect_failed=_try_again,
+        check=AsyncConnectionPool.check_connection,
+        kwargs={"prepare_threshold": None},
+        open=False,
+        **options,
+    )
+
+
+async def _read_only(connection: AsyncConnection[Any]) -> None:
+    await connection.set_read_only(True)
+
+
+async def _try_again(pool: AsyncConnectionPool[Any]) -> None:
+    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    if pool.get_stats().get("requests_waiting"):
+        await pool.check()

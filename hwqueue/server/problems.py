@@ -1,0 +1,271 @@
+"""What went wrong, as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from psycopg_pool import PoolClosed, PoolTimeout
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from hwqueue.errors import HwqueueError
+
+MEDIA_TYPE = "application/problem+json"
+STATUS_OF: Mapping[str, int] = {
+    "QHL01": 409,
+    "QHL02": 409,
+    "QHL03": 409,
+    "QHL04": 404,
+    "QHL05": 409,
+    "QHL06": 409,
+    "QHL07": 409,
+    "QHN01": 404,
+    "QHN02": 409,
+    "QHN03": 409,
+    "QHQ01": 404,
+    "QHQ02": 409,
+    "QHQ03": 409,
+    "QHK01": 404,
+    "QHK02": 409,
+    "QHT01": 422,
+    "QHA01": 422,
+    "QHA02": 500,
+    "QHC03": 422,
+    "QHC04": 422,
+    "QHW01": 422,
+    "QHS01": 503,
+    "QHS02": 503,
+}
+"""The status of every code of the queue; one of a newer schema is 400."""
+
+_TRY_AGAIN = {"Retry-After": "1"}
+# Lost connections, servers that start or stop, deadlocks, locks not given, standbys.
+_PASSING = ("08", "57P0", "53", "40001", "40P01", "55P03", "25006")
+_MAX_EXACT = 2**53 - 1
+_log = logging.getLogger("hwqueue.server")
+
+
+class InvalidParam(BaseModel):
+    """One of several things that are wrong with a request."""
+
+    field: str = Field(description="Path of what was refused.", examples=["options.priority"])
+    message: str = Field(examples=["Input should be less than or equal to 32767"])
+
+
+class Problem(BaseModel):
+    """What went wrong, where, and what to do about it (RFC 9457)."""
+
+    type: str = Field(examples=["urn:hwqueue:error:QHL04"])
+    title: str = Field(description="The status in words.", examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(
+        description="What was wrong, for people.",
+        examples=["lease 01890a5d-ac96-774b-bcce-b302099a8057 does not exist"],
+    )
+    code: str | None = Field(
+        default=None,
+        description="SQLSTATE, from class QH where it is about the queue.",
+        examples=["QHL04"],
+    )
+    field: str | None = Field(
+        default=None,
+        description="Path of the argument that was refused.",
+        examples=["options.placement.require[0].op"],
+    )
+    hint: str | None = Field(default=None, examples=["check the id"])
+    retryable: bool = Field(default=False, description="The same request may succeed later.")
+    facts: dict[str, Any] | None = Field(
+        default=None, description="Facts for programs; integers beyond 2^53 are strings."
+    )
+    errors: list[InvalidParam] | None = Field(
+        default=None, description="Everything that is wrong, where it is more than one thing."
+    )
+    request_id: str | None = Field(default=None, examples=["0b5c1f7e8f1d4b0f9a53c4a0d6c1e1aa"])
+
+
+class Refusal(Exception):
+    """A problem that the server itself finds, to be raised anywhere in a request."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        hint: str | None = None,
+        field: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.hint = hint
+        self.field = field
+        self.headers = dict(headers or {})
+
+
+def answer(
+    request: Request, status: int, message: str, *, headers: Mapping[str, str] = {}, **rest: Any
+) -> Response:
+    """A problem as the answer to a request."""
+    code = rest.get("code")
+    problem = Problem(
+        type=f"urn:hwqueue:error:{code}" if code else "about:blank",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=message,
+        request_id=request.scope.get("state", {}).get("request_id"),
+        **rest,
+    )
+    return Response(
+        problem.model_dump_json(exclude_none=True),
+        status_code=status,
+        media_type=MEDIA_TYPE,
+        headers=dict(headers),
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of a request a problem."""
+    app.exception_handler(HwqueueError)(_of_the_queue)
+    app.exception_handler(Refusal)(_of_the_server)
+    app.exception_handler(RequestValidationError)(_of_the_request)
+    app.exception_handler(HTTPException)(_of_http)
+    app.exception_handler(psycopg.Error)(_of_the_database)
+    app.exception_handler(PoolTimeout)(_of_the_pool)
+    app.exception_handler(PoolClosed)(_of_the_pool)
+
+
+def _of_the_queue(request: Request, error: HwqueueError) -> Response:
+    sqlstate = error.sqlstate or ""
+    # a class of its own has a code of its own, whatever state the driver's error had
+    status = STATUS_OF.get(sqlstate) or STATUS_OF.get(error.default_sqlstate or "", 400)
+    if status >= 500:
+        _log.error("request %s: %s", request.scope.get("path"), error)
+    return answer(
+        request,
+        status,
+        str(error),
+        code=error.sqlstate,
+        field=error.field,
+        hint=error.hint,
+        retryable=error.retryable or status == 503,
+        facts=_exact(error.detail) or None,
+        headers=_TRY_AGAIN if status == 503 else {},
+    )
+
+
+def _of_the_server(request: Request, error: Refusal) -> Response:
+    return answer(
+        request,
+        error.status,
+        str(error),
+        hint=error.hint,
+        field=error.field,
+        retryable=error.status in (429, 503),
+        headers=error.headers,
+    )
+
+
+def _of_the_request(request: Request, error: RequestValidationError) -> Response:
+    found = [InvalidParam(field=_path(each["loc"]), message=each["msg"]) for each in error.errors()]
+    first = found[0]
+    return answer(
+        request,
+        422,
+        f"{first.field}: {first.message}",
+        code="QHA01",
+        field=first.field,
+        hint="the schema of requests is at /api/v1/openapi.json",
+        errors=found if len(found) > 1 else None,
+    )
+
+
+def _of_http(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods_of(request))
+    return answer(request, error.status_code, str(error.detail), headers=headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods that the path takes: each of them may be a route of its own."""
+    scope = dict(request.scope)
+    return [
+        method
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+        if any(
+            route.matches(scope | {"method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
+
+
+def _of_the_database(request: Request, error: psycopg.Error) -> Response:
+    """Errors that are not about the queue; what the server says of them is not for callers."""
+    state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
+    if isinstance(error, psycopg.errors.QueryCanceled):
+        return answer(
+            request,
+            504,
+            "the database took too long; nothing was changed",
+            code=state,
+            hint="ask for less: fewer rows, or a filter that more rows meet",
+            retryable=True,
+            headers=_TRY_AGAIN,
+        )
+    _log.error("request %s: SQLSTATE %s: %s", request.scope.get("path"), state, error)
+    if state.startswith(_PASSING):
+        return answer(
+            request,
+            503,
+            "the database is not there just now; whether something was changed is unknown",
+            code=state,
+            hint="ask again; a spawn with the same Idempotency-Key",
+            retryable=True,
+            headers=_TRY_AGAIN,
+        )
+    hint = "the server's log says more"
+    if state == "42501":
+        hint = "the server's database user lacks a role: see docs/howto/http.md"
+    return answer(request, 500, "the database refused", code=state or None, hint=hint)
+
+
+def _of_the_pool(request: Request, error: Exception) -> Response:
+    return answer(
+        request,
+        503,
+        "no connection to the database became free in time; nothing was changed",
+        retryable=True,
+        headers=_TRY_AGAIN,
+    )
+
+
+def unexpected(request: Request) -> Response:
+    """The answer when the server itself has failed."""
+    return answer(request, 500, "the server failed", hint="its log says more")
+
+
+def _path(location: Sequence[str | int]) -> str:
+    """`("body", "leases", 3, "task")` as `leases[3].task`."""
+    path = ""
+    for part in location[1:] or location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def _exact(value: Any) -> Any:
+    """JSON that survives readers whose numbers are doubles."""
+    if isinstance(value, Mapping):
+        return {key: _exact(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(member) for member in value]
+    if isinstance(value, int) and abs(value) > _MAX_EXACT:
+        return str(value)
+    return value

@@ -1,0 +1,48 @@
+"""How often somebody may ask, for each server process."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from limits import RateLimitItem, parse
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import FixedWindowRateLimiter
+
+from hwqueue.server.problems import Refusal
+from hwqueue.server.settings import ServerSettings
+
+# Of one address: tokens that let nobody in. They cannot be guessed; this spares the database.
+_UNKNOWN_TOKENS = parse("20/second")
+
+
+class Rates:
+    """Counts requests of each bearer, and tokens of each address that let nobody in."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._rate = settings.rate
+        self._limiter = FixedWindowRateLimiter(MemoryStorage())
+
+    async def count_request(self, actor: str) -> None:
+        """Count a request. Raises: Refusal (429)."""
+        if self._rate is not None and not await self._limiter.hit(self._rate, "request", actor):
+            raise await self._too_many(self._rate, "request", actor)
+
+    async def check_unknown(self, address: str) -> None:
+        """Look whether this address may try yet another token. Raises: Refusal (429)."""
+        if not await self._limiter.test(_UNKNOWN_TOKENS, "unknown", address):
+            raise await self._too_many(_UNKNOWN_TOKENS, "unknown", address)
+
+    async def count_unknown(self, address: str) -> None:
+        """Count a token that let nobody in."""
+        await self._limiter.hit(_UNKNOWN_TOKENS, "unknown", address)
+
+    async def _too_many(self, rate: RateLimitItem, *who: str) -> Refusal:
+        window = await self._limiter.get_window_stats(rate, *who)
+        seconds = max(1, math.ceil(window.reset_time - time.time()))
+        return Refusal(
+            429,
+            f"too many requests: {rate} at most",
+            hint="wait, or have several leases in one request: POST /api/v1/leases/batch",
+            headers={"Retry-After": str(seconds)},
+        )

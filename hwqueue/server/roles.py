@@ -1,0 +1,51 @@
+"""Who may do what: roles of tokens, and the scopes that routes ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """What a route asks of its caller."""
+
+    LEASES_READ = "leases:read"
+    LEASES_WRITE = "leases:write"
+    MATCH = "match"
+    READ = "read"
+    OPERATE = "operate"
+    ADMINISTER = "administer"
+
+
+class Role(StrEnum):
+    """What a token, or a proxy's word, makes of its bearer."""
+
+    PRODUCER = "producer"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+_LEASES = frozenset({Scope.LEASES_READ, Scope.LEASES_WRITE, Scope.MATCH})
+_LOOK = frozenset({Scope.LEASES_READ, Scope.MATCH, Scope.READ})
+
+SCOPES: Mapping[Role, frozenset[Scope]] = {
+    Role.PRODUCER: _LEASES,
+    Role.VIEWER: _LOOK,
+    Role.OPERATOR: _LEASES | _LOOK | {Scope.OPERATE},
+    Role.ADMIN: frozenset(Scope),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who calls. actor: what the database is told. tenant: the only one to be seen; None: all."""
+
+    actor: str
+    role: Role
+    tenant: str | None = None
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the role has this scope."""
+        return scope in SCOPES[self.role]

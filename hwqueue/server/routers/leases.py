@@ -1,0 +1,191 @@
+"""Leases: spawn, look at, change, cancel, run again."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from hwqueue.errors import BadArgument
+from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.models.base import Id, Name, Task, Tenant
+from hwqueue.server.models.leases import (
+    CancelRequest,
+    Lease,
+    LeaseChanges,
+    LeaseNow,
+    LeasePage,
+    LeaseSpec,
+    LeaseSummary,
+    SpawnBatch,
+    Spawned,
+    SpawnedBatch,
+    SpawnRequest,
+)
+from hwqueue.server.pages import cut, link_next
+from hwqueue.server.roles import Scope
+from hwqueue.types import LeaseState
+
+router = APIRouter(prefix="/leases", tags=["leases"])
+
+Reader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
+Writer = Annotated[Caller, Depends(Needs(Scope.LEASES_WRITE, tenants=True))]
+Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE, tenants=True))]
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such lease."}}
+NO_QUEUE: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}
+WRONG_STATE: dict[int | str, dict[str, Any]] = {409: {"description": "Not in its state."}}
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        description="The same key with the same content gives the first lease; with another, 422.",
+    ),
+]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=Spawned,
+    responses={
+        200: {"model": Spawned, "description": "The idempotency key had it already."},
+        409: {"description": "The lease id is taken."},
+        **NO_QUEUE,
+    },
+)
+async def spawn_lease(
+    body: SpawnRequest,
+    caller: Writer,
+    request: Request,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> Any:
+    """Spawn a lease."""
+    options = _options(caller, body, "options", idempotency_key)
+    async with caller.call() as client:
+        spawned = await client.spawn_lease(
+            body.queue, body.task, body.params, shard=caller.shard, **options
+        )
+    response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
+    if not spawned.created:
+        response.status_code = 200
+    return spawned
+
+
+@router.post(
+    "/batch", status_code=201, responses={409: {"description": "A lease id is taken."}, **NO_QUEUE}
+)
+async def spawn_leases(body: SpawnBatch, caller: Writer) -> SpawnedBatch:
+    """Spawn a batch in one statement, all or nothing.
+
+    Equal idempotency keys are one lease, here as over several requests.
+    """
+    leases = [
+        {
+            "task": spec.task,
+            "params": {} if spec.params is None else spec.params,
+            "options": _options(caller, spec, f"leases[{index}].options"),
+        }
+        for index, spec in enumerate(body.leases)
+    ]
+    async with caller.call() as client:
+        spawned = await client.spawn_leases(body.queue, leases, shard=caller.shard)
+    return SpawnedBatch(items=[Spawned.model_validate(lease) for lease in spawned])
+
+
+@router.get("", responses=NO_QUEUE)
+async def list_leases(
+    *,
+    caller: Reader,
+    request: Request,
+    response: Response,
+    queue: Name | None = None,
+    state: LeaseState | None = None,
+    task: Task | None = None,
+    tenant: Tenant | None = None,
+    service_id: Id | None = None,
+    node_id: Annotated[Id | None, Query(description="Only what runs there now.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
+) -> LeasePage:
+    """Leases, newest first.
+
+    A filter that few leases meet makes the database look at many; where that takes too long it is
+    504, and a filter by queue or state helps.
+    """
+    async with caller.read() as client:
+        found = await client.list_leases(
+            queue=queue,
+            state=state,
+            task=task,
+            tenant=caller.own_tenant(tenant, "tenant"),
+            service_id=service_id,
+            node_id=node_id,
+            limit=limit + 1,
+            before=before,
+            shard=caller.shard,
+        )
+    page, last = cut(found, limit)
+    cursor = str(last.lease_id) if last else None
+    if cursor:
+        link_next(request, response, before=cursor)
+    return LeasePage(items=[LeaseSummary.model_validate(lease) for lease in page], next=cursor)
+
+
+@router.get("/{lease_id:uuid}", responses=NOT_FOUND)
+async def get_lease(lease_id: Id, caller: Reader) -> Lease:
+    """All that is known about a lease, every attempt's error included."""
+    async with caller.call() as client:
+        return Lease.model_validate(await caller.own_lease(client, lease_id))
+
+
+@router.patch("/{lease_id:uuid}", responses=NOT_FOUND | WRONG_STATE)
+async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> LeaseNow:
+    """Change a lease that is not claimed."""
+    changes = body.model_dump(exclude_unset=True)
+    async with caller.call() as client:
+        await caller.check_lease(client, lease_id)
+        state = await client.update_lease(lease_id, shard=caller.shard, **changes)
+    return LeaseNow(lease_id=lease_id, state=state)
+
+
+@router.post("/{lease_id:uuid}/cancel", responses=NOT_FOUND | WRONG_STATE)
+async def cancel_lease(lease_id: Id, caller: Writer, body: CancelRequest | None = None) -> LeaseNow:
+    """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
+    reason = body.reason if body else None
+    async with caller.call() as client:
+        await caller.check_lease(client, lease_id)
+        state = await client.cancel_lease(lease_id, reason=reason, shard=caller.shard)
+    return LeaseNow(lease_id=lease_id, state=state)
+
+
+@router.post("/{lease_id:uuid}/requeue", responses=NOT_FOUND | WRONG_STATE)
+async def requeue_lease(lease_id: Id, caller: Operator) -> LeaseNow:
+    """Make a failed or cancelled lease claimable again, with all its attempts to come."""
+    async with caller.call() as client:
+        await caller.check_lease(client, lease_id)
+        state = await client.requeue_lease(lease_id, shard=caller.shard)
+    return LeaseNow(lease_id=lease_id, state=state)
+
+
+def _options(
+    caller: Caller, spec: LeaseSpec, path: str, idempotency_key: str | None = None
+) -> dict[str, Any]:
+    """The options of a spawn with the caller's tenant and the header's key.
+
+    Raises: Refusal (403), BadArgument.
+    """
+    options = spec.options.model_dump(exclude_none=True)
+    tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")
+    if tenant is not None:
+        options["tenant"] = tenant
+    if idempotency_key is not None:
+        if options.get("idempotency_key", idempotency_key) != idempotency_key:
+            raise BadArgument(
+                "the header Idempotency-Key and options.idempotency_key differ",
+                detail={"field": "options.idempotency_key"},
+                hint="give one of them",
+            )
+        options["idempotency_key"] = idempotency_key
+    return options

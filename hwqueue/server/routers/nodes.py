@@ -1,0 +1,112 @@
+"""Nodes: look at them, take them out of service and back."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from hwqueue.client import AsyncClient
+from hwqueue.errors import NodeUnknown
+from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.models.base import Id
+from hwqueue.server.models.nodes import (
+    DrainRequest,
+    Node,
+    NodePage,
+    TaintRequest,
+    Untainted,
+    UntaintRequest,
+)
+from hwqueue.server.pages import cut, link_next
+from hwqueue.server.roles import Scope
+
+router = APIRouter(prefix="/nodes", tags=["nodes"])
+
+Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
+Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such node."}}
+
+
+@router.get("")
+async def list_nodes(
+    *,
+    caller: Reader,
+    request: Request,
+    response: Response,
+    name: Annotated[str | None, Query(min_length=1, max_length=253)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    after: Annotated[
+        str | None,
+        Query(min_length=1, max_length=253, description="Cursor: `next` of the page before."),
+    ] = None,
+) -> NodePage:
+    """Registered nodes with what they have and what is in use, by name."""
+    async with caller.read() as client:
+        found = await client.list_nodes(name=name, after=after, limit=limit + 1, shard=caller.shard)
+    page, last = cut(found, limit)
+    if last:
+        link_next(request, response, after=last.name)
+    return NodePage(
+        items=[Node.model_validate(node) for node in page], next=last.name if last else None
+    )
+
+
+@router.get("/{node_id:uuid}", responses=NOT_FOUND)
+async def get_node(node_id: Id, caller: Reader) -> Node:
+    """A node with what it has and what is in use."""
+    async with caller.call() as client:
+        return await _find(client, node_id, caller)
+
+
+@router.post("/{node_id:uuid}/cordon", responses=NOT_FOUND)
+async def cordon_node(node_id: Id, caller: Operator) -> Node:
+    """Grant it no more claims; running ones go on."""
+    async with caller.call() as client:
+        await client.cordon_node(node_id, shard=caller.shard)
+        return await _find(client, node_id, caller)
+
+
+@router.post("/{node_id:uuid}/uncordon", responses=NOT_FOUND)
+async def uncordon_node(node_id: Id, caller: Operator) -> Node:
+    """Undo cordon and drain."""
+    async with caller.call() as client:
+        await client.uncordon_node(node_id, shard=caller.shard)
+        return await _find(client, node_id, caller)
+
+
+@router.post("/{node_id:uuid}/drain", responses=NOT_FOUND)
+async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Node:
+    """Cordon it and, with a deadline, ask what runs there to stop by then."""
+    async with caller.call() as client:
+        await client.drain_node(node_id, deadline=body.span if body else None, shard=caller.shard)
+        return await _find(client, node_id, caller)
+
+
+@router.post("/{node_id:uuid}/taint", responses=NOT_FOUND)
+async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Node:
+    """Keep leases off it that do not tolerate the taint."""
+    async with caller.call() as client:
+        taint = body.model_dump(exclude_none=True)
+        await client.taint_node(node_id, taint, shard=caller.shard)
+        return await _find(client, node_id, caller)
+
+
+@router.post("/{node_id:uuid}/untaint", responses=NOT_FOUND)
+async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> Untainted:
+    """Take taints of operators off it; those that it registered with stay."""
+    async with caller.call() as client:
+        removed = await client.untaint_node(
+            node_id, body.key, effect=body.effect, shard=caller.shard
+        )
+    return Untainted(removed=removed)
+
+
+async def _find(client: AsyncClient, node_id: Id, caller: Caller) -> Node:
+    """The node. Raises: NodeUnknown."""
+    for node in await client.list_nodes(node_id=node_id, shard=caller.shard):
+        return Node.model_validate(node)
+    raise NodeUnknown(
+        f"node {node_id} is not registered",
+        detail={"field": "node_id", "node_id": str(node_id)},
+        hint="list them: GET /api/v1/nodes",
+    )

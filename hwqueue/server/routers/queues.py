@@ -1,0 +1,106 @@
+"""Queues: list, make, set, stop and let go on."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path
+from starlette.convertors import PathConvertor, register_url_convertor
+
+from hwqueue.errors import QueueUnknown
+from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.models.base import Name
+from hwqueue.server.models.queues import (
+    CreateQueue,
+    Queue,
+    QueueNow,
+    QueuePolicy,
+    Queues,
+    Requeued,
+    RequeueFailed,
+)
+from hwqueue.server.roles import Scope
+
+
+class _QueueName(PathConvertor):
+    """The rest of a path but for a verb at its end: names of queues may have slashes."""
+
+    regex = r"(?:(?!/(?:policy|pause|resume|requeue-failed)$).)+"
+
+
+register_url_convertor("queue", _QueueName())
+router = APIRouter(prefix="/queues", tags=["queues"])
+
+Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
+Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]
+Admin = Annotated[Caller, Depends(Needs(Scope.ADMINISTER))]
+QueueName = Annotated[Name, Path(description="Name of the queue.", examples=["renders"])]
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}
+
+
+@router.get("")
+async def list_queues(caller: Reader) -> Queues:
+    """All queues with the number of their open leases."""
+    async with caller.read() as client:
+        queues = await client.list_queues(shard=caller.shard)
+    return Queues(items=[Queue.model_validate(queue) for queue in queues])
+
+
+@router.post(
+    "", status_code=201, responses={409: {"description": "It exists with another policy."}}
+)
+async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
+    """Make a queue; one that exists with the same policy is left as it is."""
+    policy = body.policy.model_dump(exclude_none=True)
+    async with caller.call() as client:
+        await client.create_queue(body.queue, policy=policy, shard=caller.shard)
+    return QueueNow(queue=body.queue)
+
+
+@router.get("/{queue:queue}", responses=NOT_FOUND)
+async def get_queue(queue: QueueName, caller: Reader) -> Queue:
+    """A queue, the number of its open leases, and its policy."""
+    async with caller.read() as client:
+        for found in await client.list_queues(shard=caller.shard):
+            if found.queue == queue:
+                return Queue.model_validate(found)
+    raise QueueUnknown(
+        f"queue {queue} does not exist",
+        detail={"field": "queue", "queue": queue},
+        hint="list them: GET /api/v1/queues",
+    )
+
+
+@router.patch("/{queue:queue}/policy", responses=NOT_FOUND)
+async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -> QueueNow:
+    """Change the keys of its policy that are given; leases already there keep theirs."""
+    policy = body.model_dump(exclude_none=True)
+    async with caller.call() as client:
+        await client.set_queue_policy(queue, policy, shard=caller.shard)
+    return QueueNow(queue=queue)
+
+
+@router.post("/{queue:queue}/pause", responses=NOT_FOUND)
+async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
+    """Grant no more claims from it; spawns and running claims go on."""
+    async with caller.call() as client:
+        await client.pause_queue(queue, shard=caller.shard)
+    return QueueNow(queue=queue, paused=True)
+
+
+@router.post("/{queue:queue}/resume", responses=NOT_FOUND)
+async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
+    """Grant claims from it again."""
+    async with caller.call() as client:
+        await client.resume_queue(queue, shard=caller.shard)
+    return QueueNow(queue=queue, paused=False)
+
+
+@router.post("/{queue:queue}/requeue-failed", responses=NOT_FOUND)
+async def requeue_failed(
+    queue: QueueName, caller: Operator, body: RequeueFailed | None = None
+) -> Requeued:
+    """Requeue its failed leases, oldest first."""
+    chosen = (body or RequeueFailed()).model_dump(exclude_none=True)
+    async with caller.call() as client:
+        count = await client.requeue_failed(queue, shard=caller.shard, **chosen)
+    return Requeued(requeued=count)

@@ -1,0 +1,80 @@
+"""Serve the application with uvicorn, in one process or several."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from datetime import timedelta
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from hwqueue.server.app import create_app
+from hwqueue.server.settings import ServerSettings
+
+# How the settings get to server processes, which import the application anew.
+_VARIABLE = "HWQUEUE_SERVER_SETTINGS"
+
+
+def run(settings: ServerSettings) -> None:
+    """Serve until SIGTERM or Ctrl-C; then let requests under way finish."""
+    _set_up_logs()
+    options: dict[str, Any] = {
+        "host": settings.host,
+        "port": settings.port,
+        "access_log": False,  # the envelope writes one
+        "log_config": None,
+        # Who calls is decided by `auth.Proxy` alone, on the address of the connection.
+        "proxy_headers": False,
+        "server_header": False,
+        "date_header": True,
+        "timeout_graceful_shutdown": max(1, round(settings.shutdown_timeout.total_seconds())),
+    }
+    if settings.workers == 1:
+        uvicorn.run(create_app(settings), **options)
+        return
+    os.environ[_VARIABLE] = _to_json(settings)
+    uvicorn.run(
+        "hwqueue.server.serve:app_of_process", factory=True, workers=settings.workers, **options
+    )
+
+
+def app_of_process() -> FastAPI:
+    """The application of one of several server processes."""
+    _set_up_logs()
+    return create_app(_from_json(os.environ[_VARIABLE]))
+
+
+def _set_up_logs() -> None:
+    """Lines of the access log as they are, everything else with its level."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    for name in ("uvicorn.error", "hwqueue.access", "hwqueue.server"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    access = logging.getLogger("hwqueue.access")
+    if not access.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        access.addHandler(handler)
+        access.propagate = False
+
+
+def _to_json(settings: ServerSettings) -> str:
+    return json.dumps(
+        {field.name: getattr(settings, field.name) for field in dataclasses.fields(ServerSettings)},
+        default=lambda span: {"seconds": span.total_seconds()},
+    )
+
+
+def _from_json(text: str) -> ServerSettings:
+    values: dict[str, Any] = {
+        name: timedelta(**value)
+        if isinstance(value, dict)
+        else tuple(value)
+        if isinstance(value, list)
+        else value
+        for name, value in json.loads(text).items()
+    }
+    return ServerSettings(**values)

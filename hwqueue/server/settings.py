@@ -1,0 +1,159 @@
+"""What the server is told: where the database is, where it listens, whom it lets in, its limits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Literal
+
+from limits import RateLimitItem, parse
+
+from hwqueue.errors import ConfigError
+
+Auth = Literal["tokens", "proxy", "none"]
+
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How the HTTP server runs.
+
+    Attributes:
+        dsn: Connection string of the database; its user needs `hwqueue_operator`, and
+            `hwqueue_admin` to make queues. It may point at PgBouncer in transaction mode.
+        host, port: Where it listens.
+        auth: "tokens": only bearers of API tokens. "proxy": them, and whom a reverse proxy names in
+            headers. "none": everybody is an admin. None: "none" on a loopback address, else
+            "tokens".
+        allowed_hosts: With "none", the names that callers may know the server by, without port;
+            empty: any, but on a loopback address without `auth` only those of this machine.
+        proxy_networks: With "proxy", the networks whose headers are believed, such as
+            "10.0.0.0/8".
+        proxy_user_header, proxy_role_header, proxy_tenant_header: What the proxy sets; it must
+            remove them from what clients send. A user without a role is refused; without a tenant
+            all tenants are theirs.
+        pool_size: Connections for calls that touch a few rows, 1 to 1000.
+        read_pool_size: Connections for lists and questions about all there is, 1 to 100.
+        call_timeout, read_timeout: How long one statement of either kind may take, 100 ms to 1 h.
+        pool_timeout: How long a request waits for a connection, 10 ms to 1 minute.
+        token_cache: How long a token that was let in is not looked up again, and so how long one
+            that is revoked still works, 0 to 5 minutes.
+        rate_limit: Requests of each bearer, for each server process, such as "100/second"; None:
+            no limit.
+        max_body_bytes: Largest request, 1 kB to 100 MB.
+        max_streams: Most event streams at once for each server process, 0 to 10000.
+        cors_origins: Origins whose pages may call the API with tokens of theirs; none by default.
+        shutdown_timeout: How long a stop waits for requests under way, 0 to 1 h.
+        workers: Server processes, 1 to 100.
+        json_logs: Whether the access log is JSON, a line for each request.
+        shard: The shard that it serves, >= 0.
+
+    Raises:
+        ConfigError: A value is out of range; the message names the field.
+    """
+
+    dsn: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    auth: Auth | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    proxy_networks: tuple[str, ...] = ()
+    proxy_user_header: str = "X-Forwarded-User"
+    proxy_role_header: str = "X-Forwarded-Role"
+    proxy_tenant_header: str = "X-Forwarded-Tenant"
+    pool_size: int = 8
+    read_pool_size: int = 3
+    call_timeout: timedelta = timedelta(seconds=10)
+    read_timeout: timedelta = timedelta(seconds=5)
+    pool_timeout: timedelta = timedelta(seconds=5)
+    token_cache: timedelta = timedelta(seconds=5)
+    rate_limit: str | None = "200/second"
+    max_body_bytes: int = 8 * 2**20
+    max_streams: int = 100
+    cors_origins: tuple[str, ...] = ()
+    shutdown_timeout: timedelta = timedelta(seconds=10)
+    workers: int = 1
+    json_logs: bool = False
+    shard: int = 0
+
+    def __post_init__(self) -> None:
+        _check_number("port", self.port, 0, 65_535)
+        _check_number("pool_size", self.pool_size, 1, 1000)
+        _check_number("read_pool_size", self.read_pool_size, 1, 100)
+        _check_number("max_body_bytes", self.max_body_bytes, 1000, 100_000_000)
+        _check_number("max_streams", self.max_streams, 0, 10_000)
+        _check_number("workers", self.workers, 1, 100)
+        _check_number("shard", self.shard, 0, 2**31 - 1)
+        second, hour = timedelta(seconds=1), timedelta(hours=1)
+        _check_span("call_timeout", self.call_timeout, second / 10, hour)
+        _check_span("read_timeout", self.read_timeout, second / 10, hour)
+        _check_span("pool_timeout", self.pool_timeout, second / 100, 60 * second)
+        _check_span("token_cache", self.token_cache, timedelta(0), 300 * second)
+        _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), hour)
+        self._check_auth()
+        _ = self.networks, self.rate
+
+    @property
+    def effective_auth(self) -> Auth:
+        """`auth`, or what the address that it listens on makes of None."""
+        return self.auth or ("none" if self.is_loopback else "tokens")
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it listens for this machine alone."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """`proxy_networks`, read. Raises: ConfigError."""
+        try:
+            return tuple(ip_network(text) for text in self.proxy_networks)
+        except ValueError as error:
+            raise ConfigError(f"proxy_networks: {error}") from error
+
+    @property
+    def rate(self) -> RateLimitItem | None:
+        """`rate_limit`, read. Raises: ConfigError."""
+        if self.rate_limit is None:
+            return None
+        try:
+            return parse(self.rate_limit)
+        except ValueError as error:
+            raise ConfigError(
+                f"rate_limit: {self.rate_limit!r} is not a number for a span",
+                hint="such as 200/second or 5000/minute",
+            ) from error
+
+    def _check_auth(self) -> None:
+        if self.auth not in (None, "tokens", "proxy", "none"):
+            raise ConfigError(f"auth must be tokens, proxy or none, not {self.auth!r}")
+        if self.auth == "proxy" and not self.proxy_networks:
+            raise ConfigError(
+                "auth is proxy, and proxy_networks says of no network that it is believed",
+                hint="name the proxy's own address, such as 10.1.2.3/32",
+            )
+        headers = (self.proxy_user_header, self.proxy_role_header, self.proxy_tenant_header)
+        if not all(map(_HEADER.fullmatch, headers)) or len(set(map(str.lower, headers))) < 3:
+            raise ConfigError(f"the proxy's headers must be three names of headers, not {headers}")
+        if "*" in self.cors_origins:
+            raise ConfigError("cors_origins: name each origin; * would let in every page")
+
+
+def _check_number(field_name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{field_name} must be an integer, not {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")
+
+
+def _check_span(field_name: str, value: timedelta, low: timedelta, high: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise ConfigError(f"{field_name} must be a timedelta, not {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{field_name} must be between {low} and {high}, not {value}")

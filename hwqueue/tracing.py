@@ -1,0 +1,90 @@
+"""OpenTelemetry spans: one where a lease is spawned, one around its handler.
+
+They are linked by the W3C trace context, which travels in the lease's `headers` (`traceparent`,
+`tracestate`). Without the extra `otel`, or without a tracer provider, nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError:
+    _PROPAGATOR = None
+else:
+    _PROPAGATOR = TraceContextTextMapPropagator()
+
+if TYPE_CHECKING:
+    from hwqueue.types import Claim
+
+__all__ = ["handling", "spawning"]
+
+Note = Callable[[str, Mapping[str, Any] | None], None]
+
+
+@contextmanager
+def spawning(queue: str, task: str | None) -> Iterator[dict[str, str]]:
+    """A producer span around a spawn.
+
+    Args:
+        task: None: a batch.
+
+    Yields: Headers for its leases; empty when nothing is traced.
+    """
+    headers: dict[str, str] = {}
+    if _PROPAGATOR is None:
+        yield headers
+        return
+    attributes = {
+        "messaging.system": "hwqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": str(queue),
+    }
+    if task is not None:
+        attributes["hwqueue.task"] = str(task)
+    with trace.get_tracer("hwqueue").start_as_current_span(
+        f"spawn {task or queue}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+    ):
+        _PROPAGATOR.inject(headers)
+        yield headers
+
+
+@contextmanager
+def handling(claim: Claim) -> Iterator[Note]:
+    """A consumer span around the handler of a claim, linked to the span that spawned its lease.
+
+    It begins a trace of its own: a lease may run hours after its spawn, and more than once.
+
+    Yields: To be called with how the handler ended (`complete`, `fail`, `stopped`) and its error.
+    """
+    if _PROPAGATOR is None:
+        yield lambda _kind, _error: None
+        return
+    headers = {k: v for k, v in (claim.headers or {}).items() if isinstance(v, str)}
+    spawned = trace.get_current_span(_PROPAGATOR.extract(headers)).get_span_context()
+    with trace.get_tracer("hwqueue").start_as_current_span(
+        f"process {claim.task_name}",
+        kind=trace.SpanKind.CONSUMER,
+        links=[trace.Link(spawned)] if spawned.is_valid else [],
+        attributes={
+            "messaging.system": "hwqueue",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": claim.queue,
+            "messaging.message.id": str(claim.lease_id),
+            "hwqueue.task": claim.task_name,
+            "hwqueue.attempt": claim.attempt,
+        },
+    ) as span:
+
+        def note(kind: str, error: Mapping[str, Any] | None) -> None:
+            span.set_attribute("hwqueue.outcome", kind)
+            if kind == "fail":
+                described = error or {}
+                span.set_attribute("error.type", str(described.get("type", "unknown")))
+                span.set_status(trace.StatusCode.ERROR, str(described.get("message", "")))
+
+        yield note

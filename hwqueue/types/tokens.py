@@ -1,0 +1,31 @@
+"""Tokens of the HTTP API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenGrant:
+    """What a token lets its bearer do.
+
+    role: `producer`, `viewer`, `operator` or `admin`. tenant: the only one; None: all.
+    """
+
+    name: str
+    role: str
+    tenant: str | None
+    expires_at: datetime | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiToken(TokenGrant):
+    """A token as operators see it; its secret is nowhere. used_at: the last use, to the hour."""
+
+    created_at: datetime
+    created_by: str
+    used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None

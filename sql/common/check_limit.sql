@@ -1,0 +1,12 @@
+-- Refuses a number of rows that is none; null stands for all.
+-- Locks: none. Raises: QHA01. Idempotent: yes.
+create or replace function hwqueue.check_limit(p_limit int) returns void
+language plpgsql immutable
+as $$
+begin
+  if p_limit < 1 then
+    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit), jsonb_build_object('field', 'p_limit'),
+      'give a number of rows, or null for all');
+  end if;
+end
+$$;

@@ -1,0 +1,141 @@
+"""Events through the clients: looking, following, and saying who does something."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from hwqueue import errors
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import Event, NodeSpec
+from tests.client.test_transactions import KINDS, async_connection, sync_connection
+from tests.sql.api import outlive
+
+
+async def actors(client: AsyncClient, queue: str) -> list[str]:
+    """Who did what to the queue, oldest first."""
+    return [event.actor for event in (await client.list_events(queue=queue))[::-1]]
+
+
+async def test_events_are_typed(client: AsyncClient, queue: str) -> None:
+    node_id = uuid4()
+    await client.register_node(node_id, NodeSpec(name="n1", instance_id="first"))
+    lease = (await client.spawn_lease(queue, "t")).lease_id
+    await client.cancel_lease(lease, reason="not needed")
+    cancelled, registered, created = await client.list_events(limit=3)
+    assert type(cancelled) is Event
+    assert (cancelled.code, cancelled.lease_id, cancelled.queue) == (
+        "lease_cancelled",
+        lease,
+        queue,
+    )
+    assert cancelled.at.tzinfo is not None
+    assert (cancelled.node_id, cancelled.class_id, cancelled.shard_id) == (None, None, 0)
+    assert cancelled.message.endswith("not needed")
+    assert registered.detail == {"node_epoch": 1, "instance_id": "first"}
+    assert cancelled.event_id > registered.event_id > created.event_id
+
+
+async def test_filters(client: AsyncClient, queue: str) -> None:
+    node_id = uuid4()
+    await client.register_node(node_id, NodeSpec(name="n1", instance_id="first"))
+    await client.cordon_node(node_id)
+    lease = (await client.spawn_lease(queue, "t")).lease_id
+    await client.cancel_lease(lease)
+    cancelled, cordoned, registered, created, *_ = await client.list_events()
+
+    async def found(**filters: Any) -> list[Event]:
+        return await client.list_events(**filters)
+
+    assert await found(node_id=node_id) == [cordoned, registered]
+    assert await found(node_id=str(node_id), code="node_cordoned") == [cordoned]
+    assert await found(code=("node_cordoned", "queue_created")) == [cordoned, created]
+    assert await found(lease_id=lease) == [cancelled]
+    assert await found(queue=queue, before=cancelled.event_id) == [created]
+    assert await found(since=cordoned.at, until=cancelled.at) == [cordoned]
+    assert await found(class_id=1) == await found(actor="nobody") == []
+    for bad in ({"class_id": -1}, {"limit": 0}, {"code": ["x", ""]}, {"node_id": "box"}):
+        with pytest.raises(errors.BadArgument):
+            await found(**bad)
+
+
+async def test_following(client: AsyncClient, queue: str, conn: psycopg.Connection) -> None:
+    outlive(conn)
+    [newest] = await client.list_events(final=True, limit=1)
+    assert newest.queue == queue
+    assert await client.list_events(after=newest.event_id) == []
+    await client.pause_queue(queue)
+    await client.resume_queue(queue)
+    outlive(conn)
+    new = await client.list_events(after=newest.event_id)
+    assert [event.code for event in new] == ["queue_paused", "queue_resumed"]
+    assert await client.list_events(after=new[0].event_id, code="queue_resumed") == new[1:]
+
+
+async def test_the_actor_of_a_client(kind: str, dsn: str, conn: psycopg.Connection) -> None:
+    if kind == "async":
+        async with AsyncClient(dsn, pool_size=1, actor="ann") as client:
+            await client.create_queue("q")
+            await client.acting_as("bob").pause_queue("q")
+            with pytest.raises(errors.QueueUnknown):
+                await client.acting_as("eve").pause_queue("absent")
+            await client.resume_queue("q")
+    else:
+        with Client(dsn, pool_size=1, actor="ann") as sync_client:
+            sync_client.create_queue("q")
+            sync_client.acting_as("bob").pause_queue("q")
+            with pytest.raises(errors.QueueUnknown):
+                sync_client.acting_as("eve").pause_queue("absent")
+            sync_client.resume_queue("q")
+    async with AsyncClient(dsn) as client:
+        await client.drop_queue("q")
+        assert await actors(client, "q") == ["ann", "bob", "ann", conn.info.user]
+
+
+async def test_many_actors_on_few_connections(dsn: str) -> None:
+    names = [f"user-{number}" for number in range(20)]
+    async with AsyncClient(dsn, pool_size=3) as client:
+        await asyncio.gather(*(client.acting_as(name).create_queue(name) for name in names))
+        for name in names:
+            assert await actors(client, name) == [name]
+
+
+@pytest.mark.parametrize("bad", [5, b"ann", "a\x00"])
+async def test_what_is_no_actor(bad: Any) -> None:
+    for kind in (AsyncClient, Client):
+        with pytest.raises(errors.BadArgument) as caught:
+            kind(actor=bad)
+        assert caught.value.field == "actor"
+
+
+@pytest.mark.parametrize("kind_of_connection", KINDS)
+async def test_the_actor_in_the_callers_transaction(
+    dsn: str, kind_of_connection: str, conn: psycopg.Connection
+) -> None:
+    with sync_connection(kind_of_connection, dsn) as connection:
+        Client.on(connection, actor="ann").create_queue("q")
+        connection.commit()
+        Client.on(connection).pause_queue("q")
+        connection.commit()
+    async with async_connection(kind_of_connection, dsn) as async_one:
+        await AsyncClient.on(async_one).acting_as("bob").resume_queue("q")
+        await async_one.commit()
+    async with AsyncClient(dsn) as client:
+        assert await actors(client, "q") == ["ann", conn.info.user, "bob"]
+
+
+async def test_the_actor_on_a_connection_in_autocommit(dsn: str, conn: psycopg.Connection) -> None:
+    """By itself, inside a transaction block, and in a pipeline."""
+    client = Client.on(conn, actor="ann")
+    client.create_queue("q")
+    Client.on(conn).pause_queue("q")
+    with conn.transaction():
+        client.resume_queue("q")
+    with conn.pipeline():
+        client.pause_queue("q")
+        Client.on(conn).resume_queue("q")
+    async with AsyncClient(dsn) as reader:
+        login = conn.info.user
+        assert await actors(reader, "q") == ["ann", login, "ann", "ann", login]

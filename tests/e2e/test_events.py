@@ -1,0 +1,164 @@
+"""hwqueue events: listed, printed and followed."""
+
+import getpass
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from hwqueue.cli.main import app
+from hwqueue.client import Client
+from tests.sql.api import outlive
+
+Cli = Callable[..., Result]
+TAIL = (sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "events", "tail", "--follow")
+CUT = (
+    "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+)
+
+
+@pytest.fixture
+def cli(dsn: str) -> Cli:
+    """Run `hwqueue ARGS --dsn ...`; `code` is what it must exit with."""
+
+    def run(*args: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, ["--dsn", dsn, *args])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    return run
+
+
+def listed(cli: Cli, *args: str) -> list[Any]:
+    """What `events list --json` prints."""
+    found = json.loads(cli("--json", "events", "list", *args).stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def test_list(cli: Cli) -> None:
+    cli("queue", "create", "renders")
+    cli("node", "register", "box-1")
+    cli("node", "cordon", "box-1")
+    cordoned, registered, created, *_ = listed(cli)
+    assert [event["code"] for event in (cordoned, registered, created)] == [
+        "node_cordoned",
+        "node_registered",
+        "queue_created",
+    ]
+    assert {event["actor"] for event in (cordoned, registered)} == {getpass.getuser()}
+    assert listed(cli, "--node", "box-1") == [cordoned, registered]
+    assert listed(cli, "--node", cordoned["node_id"], "--limit", "1") == [cordoned]
+    both = ("--code", "node_cordoned", "--code", "queue_created")
+    assert listed(cli, *both) == [cordoned, created]
+    assert listed(cli, "--queue", "renders", "--actor", getpass.getuser()) == [created]
+    assert listed(cli, "--before", str(registered["event_id"]))[0] == created
+    assert listed(cli, "--since", "1h", "--code", "node_cordoned") == [cordoned]
+    assert listed(cli, "--until", "1h") == []
+    assert listed(cli, "--since", cordoned["at"])[-1] == cordoned
+    assert listed(cli, "--class", "1") == []
+    text = cli("events", "list", "--queue", "renders").stdout
+    assert "queue renders is created" in text
+    assert "queue=renders" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["--since", "yesterday"], 2),
+        (["--lease", "seven"], 2),
+        (["--node", "absent"], 3),
+        (["--limit", "0"], 2),
+        (["--since", "9999999999d"], 2),
+    ],
+)
+def test_what_cannot_be_listed(cli: Cli, args: list[str], code: int) -> None:
+    cli("events", "list", *args, code=code)
+
+
+def test_the_tail_without_following(cli: Cli) -> None:
+    for name in ("a", "b", "c"):
+        cli("queue", "create", name)
+    lines = cli("events", "tail", "-n", "2").stdout.splitlines()
+    assert [line.rpartition("queue=")[2] for line in lines] == ["b", "c"]
+    assert "queue_created" in lines[0]
+    objects = map(json.loads, cli("--json", "events", "tail", "-n", "2").stdout.splitlines())
+    assert [event["queue"] for event in objects] == ["b", "c"]
+    assert cli("events", "tail", "-n", "0").stdout == ""
+
+
+@pytest.fixture
+def follow(dsn: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `hwqueue events tail --follow --json`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            (*TAIL, "--dsn", dsn, "--json", "--every", "50ms", *args),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def next_queue(process: subprocess.Popen[str]) -> str:
+    """The queue of the next event that is printed; waits for it."""
+    output: IO[str] | None = process.stdout
+    assert output is not None
+    queue = json.loads(output.readline())["queue"]
+    assert isinstance(queue, str)
+    return queue
+
+
+def test_following_over_a_lost_connection(
+    dsn: str, conn: psycopg.Connection, follow: Callable[..., subprocess.Popen[str]]
+) -> None:
+    with Client(dsn) as client:
+        client.create_queue("before")
+    outlive(conn)
+    process = follow("--code", "queue_created")
+    assert next_queue(process) == "before"
+    with Client(dsn) as client:
+        client.create_queue("q1")
+        client.pause_queue("q1")
+        client.create_queue("q2")
+    assert [next_queue(process), next_queue(process)] == ["q1", "q2"]
+    assert conn.execute(CUT).fetchone() != (0,)
+    with Client(dsn) as client:
+        client.create_queue("q3")
+    assert next_queue(process) == "q3"
+    process.send_signal(signal.SIGINT)
+    rest, complaints = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, "")
+    assert "Traceback" not in complaints
+    assert "Aborted" not in complaints
+
+
+def test_a_reader_that_goes_ends_it(
+    dsn: str, conn: psycopg.Connection, follow: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Though nothing happens that it could fail to print."""
+    with Client(dsn) as client:
+        client.create_queue("before")
+    outlive(conn)
+    process = follow("-n", "1")
+    next_queue(process)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=20) in (0, 1)
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()

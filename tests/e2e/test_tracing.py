@@ -1,0 +1,136 @@
+"""Spans from spawn to the end of the handler, linked by the lease's headers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy
+from tests.e2e.worker_support import QUEUE, ended, worker
+
+OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+WITHOUT = """
+import sys
+sys.modules["opentelemetry"] = None
+from hwqueue import tracing
+from hwqueue.client._spawn import with_headers
+with tracing.spawning("q", "t") as headers, tracing.handling(None) as note:
+    note("fail", {"message": "no"})
+assert headers == {}
+assert with_headers({"priority": 1}, headers) == {"priority": 1}
+"""
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """What has ended so far."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # a provider can be set once in a process
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    provider.shutdown()
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(dsn) as connected:
+        at_once = RetryPolicy(kind="fixed", base=timedelta(0))
+        await connected.create_queue(QUEUE, policy=QueuePolicy(retry=at_once))
+        yield connected
+
+
+def of_kind(spans: InMemorySpanExporter, kind: SpanKind) -> list[ReadableSpan]:
+    """The spans of a kind, in the order they ended."""
+    return [span for span in spans.get_finished_spans() if span.kind is kind]
+
+
+def linked(span: ReadableSpan) -> list[int]:
+    """The ids of the spans that it is linked to."""
+    return [link.context.span_id for link in span.links]
+
+
+def own_id(span: ReadableSpan) -> int:
+    """Its id."""
+    assert span.context is not None
+    span_id: int = span.context.span_id
+    return span_id
+
+
+@pytest.mark.parametrize("task", ["add", "add-sync"])
+async def test_a_run_is_linked_to_its_spawn(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter, task: str
+) -> None:
+    spawned = await client.spawn_lease(QUEUE, task, {"a": 1, "b": 2}, headers={"mine": 1})
+    async with worker(dsn):
+        lease = await ended(client, spawned.lease_id)
+    [producer], [consumer] = of_kind(spans, SpanKind.PRODUCER), of_kind(spans, SpanKind.CONSUMER)
+    assert lease.headers is not None
+    assert lease.headers["mine"] == 1
+    assert lease.headers["traceparent"].split("-")[2] == f"{own_id(producer):016x}"
+    assert linked(consumer) == [own_id(producer)]
+    assert consumer.parent is None
+    assert (producer.name, consumer.name) == (f"spawn {task}", f"process {task}")
+    assert consumer.attributes is not None
+    assert consumer.attributes["messaging.message.id"] == str(spawned.lease_id)
+    assert consumer.attributes["hwqueue.outcome"] == "complete"
+    assert consumer.status.status_code is StatusCode.UNSET
+
+
+async def test_every_attempt_is_a_span_and_failures_are_errors(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
+) -> None:
+    spawned = await client.spawn_lease(QUEUE, "flaky")
+    async with worker(dsn):
+        assert (await ended(client, spawned.lease_id)).state is LeaseState.COMPLETED
+    runs = of_kind(spans, SpanKind.CONSUMER)
+    assert [run.attributes and run.attributes["hwqueue.attempt"] for run in runs] == [1, 2, 3]
+    codes = [run.status.status_code for run in runs]
+    assert codes == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
+    assert runs[0].attributes is not None
+    assert runs[0].attributes["error.type"] == "ValueError"
+
+
+def test_a_batch_is_one_span(dsn: str, spans: InMemorySpanExporter) -> None:
+    with Client(dsn) as client:
+        client.create_queue(QUEUE)
+        first, second, third = client.spawn_leases(
+            QUEUE,
+            [
+                LeaseSpec(task="a"),
+                {"task": "b", "options": {"headers": {"x": "y"}}},
+                {"task": "c", "options": {"headers": {"traceparent": OWN}}},
+            ],
+        )
+        leases = [client.get_lease(lease.lease_id) for lease in (first, second, third)]
+    [producer] = of_kind(spans, SpanKind.PRODUCER)
+    headers = [lease.headers or {} for lease in leases]
+    assert [sorted(given) for given in headers] == [
+        ["traceparent"],
+        ["traceparent", "x"],
+        ["traceparent"],
+    ]
+    assert f"{own_id(producer):016x}" in headers[0]["traceparent"]
+    assert headers[2]["traceparent"] == OWN
+
+
+def test_without_a_provider_nothing_is_sent(dsn: str) -> None:
+    with Client(dsn) as client:
+        client.create_queue(QUEUE)
+        lease = client.spawn_lease(QUEUE, "a")
+        assert client.get_lease(lease.lease_id).headers is None
+
+
+def test_without_the_extra_nothing_happens() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT], check=True)

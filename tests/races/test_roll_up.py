@@ -1,0 +1,167 @@
+"""roll_up counts what ended by when it ended, whenever that is committed: once, and all of it."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+
+from hwqueue.testing import Clock
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, register
+from tests.races.interleave import TIMEOUT, interleave
+from tests.sql.api import outlive
+
+SECOND = timedelta(seconds=1)
+COUNTED = """
+  select coalesce(sum(completed), 0)::int, coalesce(sum(failed), 0)::int,
+         coalesce(sum(expired), 0)::int, coalesce(sum(cancelled), 0)::int,
+         coalesce(sum(claims), 0)::int
+  from hwqueue.throughput(p_minutes => 1440)
+"""
+NOT_BEYOND = """
+  select counted_to <= %s from hwqueue.reap_mark order by version desc limit 1
+"""
+# Sleepers fall asleep with the time in hand.
+SLEEPY_CLOCK = """
+  create or replace function hwqueue.clock() returns timestamptz language plpgsql as $$
+  declare
+    v_now timestamptz := clock_timestamp();
+  begin
+    if current_setting('application_name') = 'sleeper' then
+      perform pg_advisory_xact_lock_shared(1);
+    end if;
+    return v_now;
+  end $$
+"""
+
+
+def counted(conn: psycopg.Connection) -> dict[str, int]:
+    """What has been counted so far."""
+    row = conn.execute(COUNTED).fetchone()
+    assert row is not None
+    return dict(zip(("completed", "failed", "expired", "cancelled", "claims"), row, strict=True))
+
+
+def test_a_settlement_that_is_committed_late(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """The count does not pass it, not even when others ended after it, and goes on behind it."""
+    clock.freeze()
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    direct.spawn_many(QUEUE, [{}] * 3)
+    early, late, after = direct.claim(QUEUE, *node, qty=3)
+    direct.complete(early["lease_id"], early["claim_token"])
+    with interleave(dsn) as actor:
+        writer = actor()
+        clock.advance(SECOND)
+        writer.begin()
+        writer.direct.complete(late["lease_id"], late["claim_token"])
+        ended_at = clock.now()
+        clock.advance(SECOND)
+        direct.complete(after["lease_id"], after["claim_token"])
+        for _ in range(5):
+            clock.advance(SECOND)
+            direct.reap()
+            assert conn.execute(NOT_BEYOND, [ended_at]).fetchall() == [(True,)]
+        assert counted(conn)["completed"] <= 1
+        writer.commit()
+    outlive(conn)
+    clock.advance(SECOND)
+    direct.reap()
+    direct.reap()
+    assert counted(conn)["completed"] == 3
+
+
+def test_a_reaper_that_falls_asleep_with_the_time_in_hand(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """What it ends at last ended then, not when it fell asleep: others have counted up to now."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": 1})
+    node = register(conn)
+    deadline = conn.execute("select clock_timestamp() + interval '0.3 s'").fetchone()
+    assert deadline is not None
+    direct.spawn_many(QUEUE, [{}, {"deadline": deadline[0].isoformat(), "priority": -1}])
+    direct.claim(QUEUE, *node)
+    conn.execute("select pg_sleep(1.1)")
+    conn.execute(SLEEPY_CLOCK)
+    with interleave(dsn) as actor:
+        keeper, sleeper = actor(), actor()
+        sleeper.conn.execute("set application_name = 'sleeper'")
+        keeper.begin()
+        keeper.conn.execute("select pg_advisory_xact_lock(1)")
+        asleep = sleeper.start(lambda d: d.reap())
+        sleeper.wait_until_parked()
+        before = conn.execute("select clock_timestamp()").fetchone()
+        assert before is not None
+        # only the count: the rest is left to the sleeper
+        conn.execute("update hwqueue.reap_mark set counted_to = %s", before)
+        keeper.commit()
+        asleep.result(TIMEOUT)
+    for _ in range(3):
+        outlive(conn)
+        direct.reap()
+    assert counted(conn) == {
+        "completed": 0,
+        "failed": 1,
+        "expired": 1,
+        "cancelled": 0,
+        "claims": 1,
+    }
+
+
+def test_many_sessions_end_leases_while_others_count(conn: psycopg.Connection, dsn: str) -> None:
+    """Commits come late, in any order; what is counted in the end is what was done."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    done = threading.Event()
+
+    def work(seed: int) -> dict[str, int]:
+        dice = random.Random(seed)
+        did = dict.fromkeys(("completed", "failed", "cancelled", "claims"), 0)
+        with psycopg.connect(dsn, autocommit=True) as session:
+            mine = Direct(session)
+            node: tuple[UUID, int] = register(session, seed)
+            for _ in range(40):
+                mine.spawn_many(QUEUE, [{}] * 2)
+                with session.transaction():
+                    for claim in mine.claim(QUEUE, *node, qty=2):
+                        lease, number = claim["lease_id"], claim["claim_token"]
+                        how = dice.choice(["completed", "failed", "cancelled"])
+                        did[how] += 1
+                        did["claims"] += 1
+                        if how == "completed":
+                            mine.complete(lease, number)
+                            continue
+                        if how == "cancelled":
+                            mine.cancel(lease)
+                        mine.fail(lease, number, retry=False)
+                        if dice.random() < 0.5:
+                            with session.transaction():
+                                session.execute("select hwqueue.requeue_lease(%s)", [lease])
+                    session.execute("select pg_sleep(%s)", [dice.random() / 100])
+        return did
+
+    def reap() -> None:
+        with psycopg.connect(dsn, autocommit=True) as session:
+            while not done.is_set():
+                Direct(session).reap()
+
+    with ThreadPoolExecutor(6) as pool:
+        reapers = [pool.submit(reap) for _ in range(2)]
+        workers = [pool.submit(work, seed) for seed in range(4)]
+        totals = [worker.result() for worker in workers]
+        done.set()
+        for reaper in reapers:
+            reaper.result()
+    for _ in range(3):
+        outlive(conn)
+        direct.reap()
+    expected = {name: sum(did[name] for did in totals) for name in totals[0]}
+    assert expected["claims"] > 100
+    assert counted(conn) == expected | {"expired": 0}

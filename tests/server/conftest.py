@@ -1,0 +1,131 @@
+"""The application on a real database, asked without a network.
+
+One database for each file of tests; each test keeps to queues and nodes of its own.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from hwqueue.client import Client
+from hwqueue.server import ServerSettings, create_app
+from hwqueue.types import NodeSpec
+from tests.fix_db import fresh_database
+
+V1 = "/api/v1"
+_numbers = count(1)
+
+
+class Http(httpx.AsyncClient):
+    """A client of an application that runs in this event loop."""
+
+    def __init__(self, app: FastAPI, address: str = "127.0.0.1", **options: Any) -> None:
+        transport = httpx.ASGITransport(app=app, client=(address, 5000))
+        super().__init__(transport=transport, base_url="http://localhost", **options)
+        self.app = app
+
+
+Serving = Callable[..., AbstractAsyncContextManager[Http]]
+Token = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A migrated database for the tests of one file."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+@pytest.fixture
+def dsn(database: str) -> str:
+    """The file's database."""
+    return database
+
+
+@pytest.fixture
+def serving(dsn: str) -> Serving:
+    """Serve with other settings."""
+
+    @asynccontextmanager
+    async def serve(**changes: Any) -> AsyncIterator[Http]:
+        settings: dict[str, Any] = {"dsn": dsn, "pool_size": 2, "rate_limit": None}
+        app = create_app(ServerSettings(**{**settings, **changes}))
+        async with app.router.lifespan_context(app), Http(app) as http:
+            yield http
+
+    return serve
+
+
+@pytest.fixture
+async def http(serving: Serving) -> AsyncIterator[Http]:
+    """A server as on a laptop: it asks nobody who they are."""
+    async with serving() as client:
+        yield client
+
+
+@pytest.fixture
+async def guarded(serving: Serving) -> AsyncIterator[Http]:
+    """A server that lets in bearers of tokens alone."""
+    async with serving(auth="tokens") as client:
+        yield client
+
+
+@pytest.fixture
+def sql(dsn: str) -> Iterator[Client]:
+    """The functions themselves, to set things up and to look."""
+    with Client(dsn, pool_size=1) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(sql: Client) -> str:
+    """A queue of the test's own."""
+    name = f"queue-{next(_numbers)}"
+    sql.create_queue(name)
+    return name
+
+
+@pytest.fixture
+def node(sql: Client) -> str:
+    """The id of a node of the test's own, live and with a label."""
+    node_id = uuid4()
+    spec = NodeSpec(name=f"node-{next(_numbers)}", instance_id="first", labels={"gpu": True})
+    sql.register_node(node_id, spec)
+    return str(node_id)
+
+
+@pytest.fixture
+def token(sql: Client) -> Token:
+    """Make a token; the headers of its bearer."""
+
+    def make(role: str, tenant: str | None = None, **options: Any) -> dict[str, str]:
+        name = f"{role}-{next(_numbers)}"
+        digest = hashlib.sha256(f"secret of {name}".encode()).digest()
+        sql.create_token(name, digest, role, tenant=tenant, **options)
+        return {"Authorization": f"Bearer secret of {name}"}
+
+    return make
+
+
+def problem(response: httpx.Response, status: int, code: str | None = None) -> dict[str, Any]:
+    """The problem that a response must be."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    assert found["status"] == status
+    assert found.get("code") == code, found
+    assert found["request_id"] == response.headers["x-request-id"]
+    return found
+
+
+def ok(response: httpx.Response, status: int = 200) -> Any:
+    """The content of a response that must have gone well."""
+    assert response.status_code == status, response.text
+    return response.json()

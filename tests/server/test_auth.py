@@ -1,0 +1,260 @@
+"""Who may do what: every route has its scope, and only those who have it get through."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+
+from hwqueue.client import Client
+from hwqueue.server.app import create_app
+from hwqueue.server.callers import Needs
+from hwqueue.server.routers import ROUTERS
+from hwqueue.server.settings import ServerSettings
+from tests.server.conftest import V1, Http, Serving, Token, ok, problem
+
+NOBODY = "00000000-0000-7000-8000-000000000000"
+PRODUCER, VIEWER, OPERATOR, ADMIN = "producer", "viewer", "operator", "admin"
+ROLES = (PRODUCER, VIEWER, OPERATOR, ADMIN)
+EVERYBODY = {*ROLES}
+LOOKING = {VIEWER, OPERATOR, ADMIN}
+OPERATING = {OPERATOR, ADMIN}
+SPAWNING = {PRODUCER, OPERATOR, ADMIN}
+
+# What each route lets through; those of one tenant alone get through the first lot.
+BY_TENANT: dict[str, set[str]] = {
+    "GET /me": EVERYBODY,
+    "POST /leases": SPAWNING,
+    "POST /leases/batch": SPAWNING,
+    "GET /leases": EVERYBODY,
+    "GET /leases/{lease_id:uuid}": EVERYBODY,
+    "PATCH /leases/{lease_id:uuid}": SPAWNING,
+    "POST /leases/{lease_id:uuid}/cancel": SPAWNING,
+    "POST /leases/{lease_id:uuid}/requeue": OPERATING,
+}
+OF_ALL_TENANTS: dict[str, set[str]] = {
+    "GET /queues": LOOKING,
+    "POST /queues": {ADMIN},
+    "GET /queues/{queue:queue}": LOOKING,
+    "PATCH /queues/{queue:queue}/policy": {ADMIN},
+    "POST /queues/{queue:queue}/pause": OPERATING,
+    "POST /queues/{queue:queue}/resume": OPERATING,
+    "POST /queues/{queue:queue}/requeue-failed": OPERATING,
+    "GET /nodes": LOOKING,
+    "GET /nodes/{node_id:uuid}": LOOKING,
+    "POST /nodes/{node_id:uuid}/cordon": OPERATING,
+    "POST /nodes/{node_id:uuid}/uncordon": OPERATING,
+    "POST /nodes/{node_id:uuid}/drain": OPERATING,
+    "POST /nodes/{node_id:uuid}/taint": OPERATING,
+    "POST /nodes/{node_id:uuid}/untaint": OPERATING,
+    "POST /match": EVERYBODY,
+}
+MAY = BY_TENANT | OF_ALL_TENANTS
+UNKNOWN_QUEUE = "nowhere"
+
+
+def needs_of(route: APIRoute) -> list[Needs]:
+    """The scopes that a route declares."""
+    calls = [dependency.call for dependency in route.dependant.dependencies]
+    return [call for call in calls if isinstance(call, Needs)]
+
+
+def api_routes() -> list[APIRoute]:
+    """All routes of the API."""
+    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+
+
+def named(route: APIRoute) -> str:
+    return f"{' '.join(route.methods or ())} {route.path}"
+
+
+async def ask(http: Http, route: str, **options: Any) -> Any:
+    """Call a route about nothing that exists."""
+    method, path = route.split(" ")
+    path = re.sub(r"{\w+:uuid}", NOBODY, path).replace("{queue:queue}", UNKNOWN_QUEUE)
+    return await http.request(method, f"{V1}{path}", **options)
+
+
+def test_every_route_declares_its_scope() -> None:
+    undeclared = [named(route) for route in api_routes() if len(needs_of(route)) != 1]
+    assert undeclared == []
+
+
+def test_a_route_without_a_scope_would_be_found() -> None:
+    async def open_door() -> None:
+        """Nothing is asked."""
+
+    assert needs_of(APIRoute("/open", open_door, methods=["GET"])) == []
+
+
+def test_the_table_has_every_route_of_the_app() -> None:
+    assert {named(route) for route in api_routes()} == set(MAY)
+    described = create_app(ServerSettings(dsn="")).openapi()["paths"]
+    in_the_app = {f"{m.upper()} {path}" for path, item in described.items() for m in item}
+    known = {re.sub(r":\w+}", "}", route).replace(" ", f" {V1}") for route in MAY}
+    assert in_the_app == known | {"GET /healthz", "GET /readyz"}
+
+
+def test_the_table_says_which_routes_know_tenants() -> None:
+    assert {named(route) for route in api_routes() if needs_of(route)[0].tenants} == set(BY_TENANT)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_roles(guarded: Http, token: Token, role: str) -> None:
+    """Each route is tried; what gets through finds nothing, or too little, to act on."""
+    headers = token(role)
+    for route, allowed in MAY.items():
+        response = await ask(guarded, route, headers=headers)
+        if role in allowed:
+            assert response.status_code not in (401, 403), (route, response.text)
+        else:
+            assert "lacks the scope" in problem(response, 403)["detail"], route
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_tokens_of_one_tenant(guarded: Http, token: Token, role: str) -> None:
+    headers = token(role, "film")
+    for route, allowed in MAY.items():
+        response = await ask(guarded, route, headers=headers)
+        if role in allowed and route in BY_TENANT:
+            assert response.status_code not in (401, 403), (route, response.text)
+        else:
+            problem(response, 403)
+
+
+async def test_nobody_gets_in_without_a_token(guarded: Http) -> None:
+    for route in MAY:
+        response = await ask(guarded, route)
+        problem(response, 401)
+        assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    "value", ["Bearer no-such-token", "Bearer", "Bearer ", "Basic dTpw", "secret", ""]
+)
+async def test_what_is_no_token(guarded: Http, value: str) -> None:
+    problem(await guarded.get(f"{V1}/me", headers={"Authorization": value}), 401)
+
+
+async def test_two_tokens_are_none(guarded: Http, token: Token) -> None:
+    good = token(VIEWER)["Authorization"]
+    headers = [("Authorization", good), ("Authorization", "Bearer other")]
+    problem(await guarded.get(f"{V1}/me", headers=headers), 400)
+
+
+async def test_a_revoked_token(serving: Serving, token: Token, sql: Client) -> None:
+    headers = token(VIEWER)
+    async with serving(auth="tokens", token_cache=timedelta(0)) as http:
+        me = ok(await http.get(f"{V1}/me", headers=headers))
+        sql.revoke_token(me["actor"].removeprefix("token:"))
+        problem(await http.get(f"{V1}/me", headers=headers), 401)
+
+
+async def test_an_expired_token(guarded: Http, token: Token, conn: Any) -> None:
+    headers = token(VIEWER, expires_at=datetime.now(UTC) + timedelta(hours=1))
+    conn.execute("update hwqueue.api_token set expires_at = now() where expires_at is not null")
+    problem(await guarded.get(f"{V1}/me", headers=headers), 401)
+
+
+async def test_a_token_is_looked_up_once_in_a_while(
+    guarded: Http, token: Token, sql: Client
+) -> None:
+    headers = token(VIEWER)
+    me = ok(await guarded.get(f"{V1}/me", headers=headers))
+    sql.revoke_token(me["actor"].removeprefix("token:"))
+    ok(await guarded.get(f"{V1}/me", headers=headers))
+
+
+async def test_who_one_is(guarded: Http, token: Token) -> None:
+    me = ok(await guarded.get(f"{V1}/me", headers=token(PRODUCER, "film")))
+    assert me["actor"].startswith("token:producer-")
+    assert (me["role"], me["tenant"]) == (PRODUCER, "film")
+    assert me["scopes"] == ["leases:read", "leases:write", "match"]
+
+
+class TestProxy:
+    """Headers of a reverse proxy."""
+
+    AUTH = {"auth": "proxy", "proxy_networks": ("10.0.0.0/8", "::1/128")}  # noqa: RUF012
+    ALICE = {"X-Forwarded-User": "alice", "X-Forwarded-Role": "operator"}  # noqa: RUF012
+
+    async def test_the_proxy_is_believed(self, serving: Serving) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            me = ok(await proxy.get(f"{V1}/me", headers=self.ALICE))
+            assert (me["actor"], me["role"], me["tenant"]) == ("user:alice", "operator", None)
+            tenant = self.ALICE | {"X-Forwarded-Tenant": "film"}
+            assert ok(await proxy.get(f"{V1}/me", headers=tenant))["tenant"] == "film"
+
+    async def test_others_are_not(self, serving: Serving) -> None:
+        async with serving(**self.AUTH) as http:
+            for address in ("11.1.2.3", "127.0.0.1", "::ffff:10.1.2.3", "not an address"):
+                async with Http(http.app, address) as stranger:
+                    problem(await stranger.get(f"{V1}/me", headers=self.ALICE), 401)
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ([], 401),
+            ([("X-Forwarded-Role", "admin")], 401),
+            ([("X-Forwarded-User", "alice")], 403),
+            ([("X-Forwarded-User", "alice"), ("X-Forwarded-Role", "king")], 403),
+            ([("X-Forwarded-User", ""), ("X-Forwarded-Role", "admin")], 403),
+            ([*ALICE.items(), ("X-Forwarded-Role", "admin")], 400),
+            ([*ALICE.items(), ("X-Forwarded-User", "bob")], 400),
+            ([*ALICE.items(), ("X-Forwarded-Tenant", "")], 403),
+        ],
+    )
+    async def test_what_is_missing_or_doubled_lets_nobody_in(
+        self, serving: Serving, headers: list[tuple[str, str]], status: int
+    ) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            problem(await proxy.get(f"{V1}/me", headers=headers), status)
+
+    async def test_tokens_work_beside_it(self, serving: Serving, token: Token) -> None:
+        headers = token(VIEWER)
+        async with serving(**self.AUTH) as http:
+            assert ok(await http.get(f"{V1}/me", headers=headers))["role"] == VIEWER
+
+
+class TestOpen:
+    """A server that asks nobody who they are."""
+
+    async def test_everybody_is_an_admin(self, http: Http) -> None:
+        me = ok(await http.get(f"{V1}/me"))
+        assert (me["actor"], me["role"], me["tenant"]) == ("anonymous", "admin", None)
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Host": "evil.example"},
+            {"Host": "evil.example:8080"},
+            {"X-Forwarded-For": "1.2.3.4"},
+            {"Forwarded": "for=1.2.3.4"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ],
+    )
+    async def test_but_not_pages_of_others_nor_behind_a_proxy(
+        self, http: Http, headers: dict[str, str]
+    ) -> None:
+        problem(await http.post(f"{V1}/queues/q/pause", headers=headers), 403)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1:8080", "[::1]:8080", "LOCALHOST:1"])
+    async def test_this_machine_has_several_names(self, http: Http, host: str) -> None:
+        ok(await http.get(f"{V1}/me", headers={"Host": host, "Origin": f"http://{host}"}))
+
+    async def test_when_told_so_also_elsewhere(self, serving: Serving) -> None:
+        async with serving(auth="none", host="0.0.0.0") as http:
+            ok(await http.get(f"{V1}/me", headers={"Host": "queue.example"}))
+
+    async def test_by_names_that_are_allowed(self, serving: Serving) -> None:
+        async with serving(auth="none", allowed_hosts=("queue.example",)) as http:
+            ok(await http.get(f"{V1}/me", headers={"Host": "queue.example:8080"}))
+            problem(await http.get(f"{V1}/me", headers={"Host": "localhost"}), 403)
+
+    async def test_not_elsewhere_unless_told_so(self, serving: Serving) -> None:
+        async with serving(host="0.0.0.0") as http:
+            problem(await http.get(f"{V1}/me"), 401)

@@ -1,0 +1,208 @@
+"""Leases over HTTP: spawn, list, get, change, cancel, run again."""
+
+from base64 import b64encode
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+from hwqueue.wire import CpuIsolation, WireIntent, encode
+from tests.server.conftest import V1, Http, ok, problem
+
+NOBODY = "00000000-0000-7000-8000-000000000000"
+
+
+async def spawned(http: Http, queue: str, **rest: Any) -> dict[str, Any]:
+    """Spawn a lease; all that is known about it."""
+    body = {"queue": queue, "task": "draw", **rest}
+    made = ok(await http.post(f"{V1}/leases", json=body), 201)
+    found: dict[str, Any] = ok(await http.get(f"{V1}/leases/{made['lease_id']}"))
+    return found
+
+
+def claimed(sql: Client, queue: str) -> dict[str, Any]:
+    """Claim what is next on a node of its own; how to settle it."""
+    node_id = uuid4()
+    epoch = sql.register_node(node_id, NodeSpec(name=str(node_id), instance_id="first"))
+    [claim] = sql.claim_task([queue], node_id, epoch)
+    return {"lease_id": claim.lease_id, "claim_token": claim.claim_token}
+
+
+async def test_spawn_and_get(http: Http, queue: str) -> None:
+    options = {
+        "placement": {"resources": {"gpu": 1}},
+        "affinity_tags": {"gpu": True},
+        "priority": 5,
+        "tenant": "film",
+        "labels": {"app": "render"},
+        "delay": 60,
+        "retry": {"kind": "fixed", "base": 2.5},
+        "max_attempts": 2,
+        "claim_timeout": 30,
+        "deadline": "2999-01-31T12:00:00+01:00",
+        "headers": {"trace": "abc"},
+        "notify": False,
+    }
+    lease = await spawned(http, queue, params={"frame": 7}, options=options)
+    assert (lease["queue"], lease["task_name"], lease["state"]) == (queue, "draw", "scheduled")
+    assert lease["params"] == {"frame": 7}
+    assert lease["placement"]["resources"] == {"gpu": 1}
+    assert lease["placement"]["require"] == [{"label": "gpu", "op": "in", "values": [True]}]
+    assert (lease["priority"], lease["tenant"], lease["labels"]) == (5, "film", {"app": "render"})
+    assert lease["deadline"] == "2999-01-31T11:00:00Z"
+    assert (lease["max_attempts"], lease["headers"]) == (2, {"trace": "abc"})
+    assert lease["attempts"] == []
+
+
+async def test_where_it_is_is_told(http: Http, queue: str) -> None:
+    response = await http.post(f"{V1}/leases", json={"queue": queue, "task": "draw"})
+    made = ok(response, 201)
+    assert response.headers["location"] == f"{V1}/leases/{made['lease_id']}"
+    assert made == {
+        "lease_id": made["lease_id"], "created": True, "state": "pending", "shard_id": 0,
+    }  # fmt: skip
+
+
+async def test_an_idempotency_key_spawns_once(http: Http, queue: str) -> None:
+    body = {"queue": queue, "task": "draw", "params": {"frame": 7}}
+    header = {"Idempotency-Key": "k1"}
+    first = ok(await http.post(f"{V1}/leases", json=body, headers=header), 201)
+    again = ok(await http.post(f"{V1}/leases", json=body, headers=header), 200)
+    assert again == first | {"created": False}
+    as_option = body | {"options": {"idempotency_key": "k1"}}
+    assert ok(await http.post(f"{V1}/leases", json=as_option), 200) == again
+    other = body | {"task": "paint"}
+    problem(await http.post(f"{V1}/leases", json=other, headers=header), 422, "QHT01")
+    two = as_option | {"options": {"idempotency_key": "k2"}}
+    found = problem(await http.post(f"{V1}/leases", json=two, headers=header), 422, "QHA01")
+    assert found["field"] == "options.idempotency_key"
+
+
+async def test_a_params_blob_goes_in_and_comes_out(http: Http, queue: str) -> None:
+    blob = encode(WireIntent(cpu_isolation=CpuIsolation.WHOLE_CORE))
+    lease = await spawned(http, queue, options={"wire": b64encode(blob).decode()})
+    assert lease["wire"] == b64encode(blob).decode()
+    assert lease["placement"]["isolation"] == {"cpu": "whole_core"}
+    body = {"queue": queue, "task": "draw", "options": {"wire": "\\xff"}}
+    problem(await http.post(f"{V1}/leases", json=body), 422, "QHW01")
+
+
+async def test_a_batch_is_all_or_nothing(http: Http, queue: str) -> None:
+    good = {"task": "draw", "options": {"labels": {"a": "b"}}}
+    made = ok(
+        await http.post(f"{V1}/leases/batch", json={"queue": queue, "leases": [good] * 3}), 201
+    )
+    assert len({lease["lease_id"] for lease in made["items"]}) == 3
+    bad = good | {"options": {"placement": {"requires": []}}}
+    body = {"queue": queue, "leases": [good, bad]}
+    found = problem(await http.post(f"{V1}/leases/batch", json=body), 422, "QHC03")
+    assert found["facts"]["index"] == 1
+    assert found["field"] == "options.placement.requires"
+    assert len(ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"]) == 3
+
+
+async def test_pages_lead_to_the_next(http: Http, queue: str) -> None:
+    body = {"queue": queue, "leases": [{"task": "draw"}] * 5}
+    made = ok(await http.post(f"{V1}/leases/batch", json=body), 201)
+    ids = sorted((lease["lease_id"] for lease in made["items"]), reverse=True)
+    response = await http.get(f"{V1}/leases", params={"queue": queue, "limit": 2})
+    seen = []
+    while True:
+        page = ok(response)
+        seen.append([lease["lease_id"] for lease in page["items"]])
+        link = response.links.get("next")
+        assert (link is None) == (page["next"] is None)
+        if link is None:
+            break
+        assert page["next"] == seen[-1][-1]
+        response = await http.get(link["url"])
+    assert seen == [ids[:2], ids[2:4], ids[4:]]
+
+
+async def test_filters(http: Http, sql: Client, queue: str) -> None:
+    service = str(uuid4())
+    running = await spawned(http, queue, options={"priority": 9})
+    claim = claimed(sql, queue)
+    await spawned(http, queue, options={"tenant": "film"})
+    await spawned(http, queue, options={"service_id": service})
+    await spawned(http, queue, options={"delay": 60})
+
+    async def found(**params: str) -> list[dict[str, Any]]:
+        page = ok(await http.get(f"{V1}/leases", params={"queue": queue, **params}))
+        items: list[dict[str, Any]] = page["items"]
+        return items
+
+    [lease] = await found(state="claimed")
+    assert lease["lease_id"] == running["lease_id"]
+    assert lease["claim_token"] == str(claim["claim_token"])
+    assert await found(node_id=lease["node_id"]) == [lease]
+    assert await found(node_id=NOBODY) == []
+    assert [each["tenant"] for each in await found(tenant="film")] == ["film"]
+    assert [each["service_id"] for each in await found(service_id=service)] == [service]
+    assert [each["state"] for each in await found(state="scheduled")] == ["scheduled"]
+    assert await found(task="paint") == []
+    problem(await http.get(f"{V1}/leases", params={"queue": "nowhere"}), 404, "QHQ01")
+
+
+async def test_all_of_a_claim_is_told(http: Http, sql: Client, queue: str) -> None:
+    lease = await spawned(http, queue)
+    claim = claimed(sql, queue)
+    running = ok(await http.get(f"{V1}/leases/{lease['lease_id']}"))
+    assert running["claim_token"] == str(claim["claim_token"])
+    assert running["expires_at"].endswith("Z")
+    sql.fail_lease(claim["lease_id"], claim["claim_token"], error={"type": "Boom"}, retry=False)
+    failed = ok(await http.get(f"{V1}/leases/{lease['lease_id']}"))
+    assert failed["state"] == "failed"
+    [attempt] = failed["attempts"]
+    assert attempt["claim_token"] == str(claim["claim_token"])
+    assert attempt["error"] == {"type": "Boom"}
+
+
+async def test_changes(http: Http, sql: Client, queue: str) -> None:
+    lease = await spawned(http, queue, options={"labels": {"a": "b"}, "priority": 1})
+    url = f"{V1}/leases/{lease['lease_id']}"
+    now = ok(await http.patch(url, json={"labels": None, "available_at": "2999-01-01T00:00:00Z"}))
+    assert now == {"lease_id": lease["lease_id"], "state": "scheduled"}
+    changed = ok(await http.get(url))
+    assert (changed["labels"], changed["priority"]) == ({}, 1)
+    found = problem(await http.patch(url, json={"placement": {"require": 1}}), 422, "QHC03")
+    assert found["field"] == "changes.placement.require"
+    ok(await http.patch(url, json={"available_at": "2000-01-01T00:00:00Z"}))
+    claimed(sql, queue)
+    assert problem(await http.patch(url, json={"priority": 2}), 409, "QHL07")["retryable"] is True
+
+
+async def test_cancel_and_requeue(http: Http, sql: Client, queue: str) -> None:
+    lease = await spawned(http, queue)
+    url = f"{V1}/leases/{lease['lease_id']}"
+    state = {"lease_id": lease["lease_id"]}
+    assert ok(await http.post(f"{url}/cancel", json={"reason": "typo"})) == state | {
+        "state": "cancelled"
+    }
+    assert ok(await http.get(url))["error"] == {"reason": "cancelled", "detail": "typo"}
+    assert ok(await http.post(f"{url}/requeue")) == state | {"state": "pending"}
+    problem(await http.post(f"{url}/requeue"), 409, "QHL07")
+    claim = claimed(sql, queue)
+    assert ok(await http.post(f"{url}/cancel")) == state | {"state": "claimed"}
+    sql.complete_lease(claim["lease_id"], claim["claim_token"])
+    problem(await http.post(f"{url}/cancel"), 409, "QHL03")
+
+
+async def test_ones_own_id(http: Http, queue: str) -> None:
+    lease_id = str(uuid4())
+    lease = await spawned(http, queue, options={"lease_id": lease_id})
+    assert lease["lease_id"] == lease_id
+    body = {"queue": queue, "task": "draw", "options": {"lease_id": lease_id}}
+    problem(await http.post(f"{V1}/leases", json=body), 409, "QHL06")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", ""), ("PATCH", ""), ("POST", "/cancel"), ("POST", "/requeue")],
+)
+async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -> None:
+    body: dict[str, Any] | None = {} if method == "PATCH" else None
+    response = await http.request(method, f"{V1}/leases/{NOBODY}{path}", json=body)
+    assert NOBODY in problem(response, 404, "QHL04")["detail"]

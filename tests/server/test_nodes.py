@@ -1,0 +1,104 @@
+"""Nodes over HTTP, and what they are to a placement."""
+
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import Gpu, NodeSpec
+from tests.server.conftest import V1, Http, ok, problem
+
+NOBODY = "00000000-0000-7000-8000-000000000000"
+
+
+async def test_all_of_a_node_is_told(http: Http, sql: Client) -> None:
+    node_id, gpu = uuid4(), uuid4()
+    sql.register_node(
+        node_id,
+        NodeSpec(
+            name="big",
+            instance_id="first",
+            rack=7,
+            cpu_milli=8000,
+            gpus=[Gpu(resource_id=gpu, model="A100", memory_mib=81920)],
+            slots=3,
+        ),
+    )
+    sql.attest_node(node_id, "vault")
+    node = ok(await http.get(f"{V1}/nodes/{node_id}"))
+    assert (node["name"], node["rack"], node["live"], node["claims"]) == ("big", 7, True, 0)
+    assert isinstance(node["node_epoch"], str)
+    assert node["capacity"] == {"cpu_milli": 8000}
+    assert node["gpus"] == [
+        {"resource_id": str(gpu), "model": "A100", "memory_mib": 81920, "milli_used": 0}
+    ]
+    [attestation] = node["attestations"]
+    assert (attestation["domain"], attestation["expires_at"]) == ("vault", None)
+
+
+async def test_pages_by_name(http: Http, sql: Client) -> None:
+    for name in "abcde":
+        sql.register_node(uuid4(), NodeSpec(name=f"paged-{name}@x", instance_id="first"))
+    response = await http.get(f"{V1}/nodes", params={"limit": 2, "after": "paged"})
+    seen = [node["name"] for node in ok(response)["items"]]
+    while link := response.links.get("next"):
+        response = await http.get(link["url"])
+        seen += [node["name"] for node in ok(response)["items"]]
+    assert [name for name in seen if name.startswith("paged-")] == [
+        f"paged-{name}@x" for name in "abcde"
+    ]
+    [only] = ok(await http.get(f"{V1}/nodes", params={"name": "paged-c@x"}))["items"]
+    assert only["name"] == "paged-c@x"
+
+
+async def test_out_of_service_and_back(http: Http, node: str) -> None:
+    url = f"{V1}/nodes/{node}"
+    assert ok(await http.post(f"{url}/cordon"))["cordoned"] is True
+    assert ok(await http.post(f"{url}/uncordon"))["cordoned"] is False
+    drained = ok(await http.post(f"{url}/drain", json={"deadline": 600}))
+    assert (drained["cordoned"], drained["draining"]) == (True, True)
+    ok(await http.post(f"{url}/uncordon"))
+    ok(await http.post(f"{url}/drain"))
+    assert ok(await http.get(url))["cordoned"] is True
+
+
+async def test_taints(http: Http, node: str) -> None:
+    url = f"{V1}/nodes/{node}"
+    taint = {"key": "broken", "value": "fan", "effect": "no_schedule"}
+    [told] = ok(await http.post(f"{url}/taint", json=taint))["taints"]
+    assert told.items() >= (taint | {"by": "operator"}).items()
+    assert ok(await http.post(f"{url}/untaint", json={"key": "broken"})) == {"removed": 1}
+    assert ok(await http.get(url))["taints"] == []
+    bad = taint | {"effect": "explode"}
+    found = problem(await http.post(f"{url}/taint", json=bad), 422, "QHA01")
+    assert found["field"] == "effect"
+
+
+@pytest.mark.parametrize("verb", ["", "cordon", "uncordon", "drain", "taint", "untaint"])
+async def test_a_node_that_does_not_exist(http: Http, verb: str) -> None:
+    bodies = {"taint": {"key": "k", "effect": "no_schedule"}, "untaint": {"key": "k"}}
+    url = f"{V1}/nodes/{NOBODY}"
+    response = await (http.post(f"{url}/{verb}", json=bodies.get(verb)) if verb else http.get(url))
+    problem(response, 404, "QHN01")
+
+
+async def test_match_counts_all_and_tells_the_best(http: Http, node: str, queue: str) -> None:
+    wanted = {"require": [{"tags": {"gpu": True}}]}
+    found = ok(await http.post(f"{V1}/match", json={"placement": wanted, "queue": queue}))
+    assert found["items"][0]["eligible"] is True
+    assert node in {match["node_id"] for match in found["items"] if match["eligible"]}
+    assert found["nodes"] == found["eligible"] + sum(found["reasons"].values())
+    none = {"require": [{"tags": {"gpu": "none such"}}]}
+    found = ok(await http.post(f"{V1}/match", json={"placement": none, "limit": 1}))
+    assert (found["eligible"], len(found["items"])) == (0, 1)
+    assert set(found["reasons"]) <= {"label_mismatch", "label_missing"}
+    [match] = found["items"]
+    assert match["reasons"][0]["code"] in found["reasons"]
+
+
+async def test_match_of_a_bad_placement(http: Http) -> None:
+    body = {"placement": {"require": [{"label": "a", "op": "almost", "values": [1]}]}}
+    found = problem(await http.post(f"{V1}/match", json=body), 422, "QHC03")
+    assert found["field"] == "placement.require[0].op"
+    assert found["hint"]
+    problem(await http.post(f"{V1}/match", json={"placement": {}, "queue": "no"}), 404, "QHQ01")

@@ -1,0 +1,243 @@
+"""What goes wrong is told as problem details, and every code has its status."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from hwqueue.errors import BY_SQLSTATE
+from hwqueue.server.pools import Pools
+from hwqueue.server.problems import STATUS_OF, _exact
+from tests.server.conftest import V1, Http, Serving, ok, problem
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "http.md"
+LEASES = f"{V1}/leases"
+
+
+def test_every_code_has_a_status() -> None:
+    assert set(STATUS_OF) == set(BY_SQLSTATE)
+
+
+def test_the_page_has_the_same_statuses() -> None:
+    rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    told = {code: int(status) for status, codes in rows for code in re.findall(r"QH\w\d\d", codes)}
+    assert told == STATUS_OF
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"task": ""}, "task"),
+        ({"task": 7}, "task"),
+        ({"queue": "no such name!"}, "queue"),
+        ({"unknown": 1}, "unknown"),
+        ({"\ud800": 1}, "body"),
+        ({"options": {"priority": 40_000}}, "options.priority"),
+        ({"options": {"priority": "5"}}, "options.priority"),
+        ({"options": {"priority": True}}, "options.priority"),
+        ({"options": {"notify": 1}}, "options.notify"),
+        ({"options": {"delay": "60"}}, "options.delay"),
+        ({"options": {"deadline": "2030-01-31"}}, "options.deadline"),
+        ({"options": {"deadline": "2030-01-31T12:00:00"}}, "options.deadline"),
+        ({"options": {"deadline": 1_900_000_000}}, "options.deadline"),
+        ({"options": {"deadline": "1900000000"}}, "options.deadline"),
+        ({"options": {"lease_id": "{0197f3a27c1e70008000000000000001}"}}, "options.lease_id"),
+        ({"options": {"labels": {"a": 1}}}, "options.labels.a"),
+        ({"options": {"retry": {"factor": 0.5}}}, "options.retry.factor"),
+        ({"options": {"tenant": "nul\0"}}, "options.tenant"),
+        ({"params": {"a": "nul\0"}}, "params.a"),
+        ({"params": {"a": "\ud800"}}, "params.a"),
+        (
+            {"options": {"placement": {"require": [{"rack": -1}]}}},
+            "options.placement.require[0].rack[0]",
+        ),
+        ({"options": {"delay": 5, "available_at": "2030-01-31T12:00:00Z"}}, "options.delay"),
+    ],
+)
+async def test_the_argument_is_named(
+    http: Http, queue: str, change: dict[str, Any], field: str
+) -> None:
+    body = json.dumps({"queue": queue, "task": "draw"} | change)
+    response = await http.post(LEASES, content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 422
+    assert response.json()["field"] == field, response.text
+    assert ok(await http.get(LEASES, params={"queue": queue}))["items"] == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"\xff",
+        b'{"queue": "q", "task": "t", "params": NaN}',
+        b'{"queue": "q", "task": "t", "params": -Infinity}',
+        b'{"queue": "q", "task": "t", "params": 1e999}',
+        b'{"queue": "q", "task": "t", "params": ' + b"1" * 5000 + b"}",
+        b'{"queue": "q", "task": "t", "params": ' + b"[" * 500 + b"]" * 500 + b"}",
+        b"[" * 100_000,
+    ],
+)
+async def test_what_is_no_request(http: Http, content: bytes) -> None:
+    response = await http.post(
+        LEASES, content=content, headers={"Content-Type": "application/json"}
+    )
+    assert response.status_code in (400, 422), response.text
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+async def test_all_that_is_wrong_is_told(http: Http) -> None:
+    body = {"queue": "q", "task": "", "options": {"priority": "high"}}
+    found = problem(await http.post(LEASES, json=body), 422, "QHA01")
+    assert {each["field"] for each in found["errors"]} == {"task", "options.priority"}
+
+
+async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
+    content = b'{"queue": "q", "task": "t"}'
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        response = await http.post(LEASES, content=content, headers={"Content-Type": kind})
+        problem(response, 422, "QHA01")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", f"{V1}/nothing", 404), ("DELETE", LEASES, 405)],
+)
+async def test_no_such_route(http: Http, method: str, path: str, status: int) -> None:
+    problem(await http.request(method, path), status)
+
+
+async def test_what_a_path_takes_is_told(http: Http) -> None:
+    ways = (
+        (LEASES, "GET, POST"),
+        (f"{LEASES}/batch", "POST"),
+        (f"{V1}/queues/a/b", "GET"),
+        (f"{V1}/queues/a/b/pause", "POST"),
+        ("/healthz", "GET"),
+    )
+    for path, methods in ways:
+        assert (await http.delete(path)).headers["allow"] == methods
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"limit": "0"}, "limit"),
+        ({"limit": "501"}, "limit"),
+        ({"limit": "x"}, "limit"),
+        ({"state": "open"}, "state"),
+        ({"before": "x"}, "before"),
+        ({"node_id": "x"}, "node_id"),
+        ({"task": "nul\0"}, "task"),
+    ],
+)
+async def test_bad_parameters(http: Http, params: dict[str, str], field: str) -> None:
+    assert problem(await http.get(LEASES, params=params), 422, "QHA01")["field"] == field
+
+
+def test_integers_survive_readers_with_doubles() -> None:
+    token = 2**40 * 2**20
+    assert _exact({"token": token, "n": [7, token], "t": True}) == {
+        "token": str(token), "n": [7, str(token)], "t": True,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def held(dsn: str, queue: str) -> Iterator[str]:
+    """A lease that somebody else holds locked."""
+    with psycopg.connect(dsn) as other:
+        found = other.execute(
+            "select lease_id from hwqueue.spawn_lease(%s, 'held')", [queue]
+        ).fetchone()
+        assert found is not None
+        other.commit()
+        other.execute("select hwqueue.update_lease(%s, '{\"priority\": 3}')", found)
+        yield str(found[0])
+
+
+async def test_what_takes_too_long_is_broken_off(serving: Serving, held: str) -> None:
+    async with serving(call_timeout=timedelta(seconds=0.1)) as http:
+        response = await http.post(f"{LEASES}/{held}/cancel")
+        found = problem(response, 504, "57014")
+        assert (found["retryable"], response.headers["retry-after"]) == (True, "1")
+
+
+async def test_lists_cannot_keep_anybody_from_spawning(serving: Serving, queue: str) -> None:
+    async with serving(read_pool_size=1, pool_timeout=timedelta(seconds=2)) as http:
+        pools: Pools = http.app.state.services.pools
+        async with pools.read("somebody"):
+            problem(await http.get(LEASES), 503)
+            ok(await http.post(LEASES, json={"queue": queue, "task": "draw"}), 201)
+
+
+async def test_reads_write_nothing(serving: Serving, queue: str) -> None:
+    async with serving() as http:
+        pools: Pools = http.app.state.services.pools
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            async with pools.read("somebody") as client:
+                await client.spawn_lease(queue, "draw")
+
+
+async def test_the_database_is_told_who_acts(serving: Serving, sql: Any) -> None:
+    async with serving() as http:
+        pools: Pools = http.app.state.services.pools
+        async with pools.call("token:ci") as client:
+            await client.create_token("made", bytes(32), "viewer")
+        [made] = [token for token in sql.list_tokens() if token.name == "made"]
+        assert made.created_by == "token:ci"
+        async with pools.call("") as client:
+            await client.create_token("made-again", bytes([1] * 32), "viewer")
+        [made] = [token for token in sql.list_tokens() if token.name == "made-again"]
+        assert made.created_by != "token:ci"
+
+
+async def test_without_a_database(serving: Serving) -> None:
+    nowhere = "postgresql://127.0.0.1:1/nowhere"
+    async with serving(dsn=nowhere, pool_timeout=timedelta(seconds=0.05)) as http:
+        assert ok(await http.get("/healthz")) == {"status": "ok"}
+        problem(await http.get("/readyz"), 503)
+        problem(await http.get(LEASES), 503)
+
+
+async def test_ready(http: Http) -> None:
+    ready = ok(await http.get("/readyz"))
+    assert ready["status"] == "ready"
+    assert re.fullmatch(r"\d{4}_\w+", ready["revision"])
+
+
+async def test_a_database_without_the_schema(serving: Serving, empty_dsn: str) -> None:
+    async with serving(dsn=empty_dsn) as http:
+        found = problem(await http.get("/readyz"), 503, "3F000")
+        assert "hwqueue db upgrade" in found["hint"]
+        assert ok(await http.get("/healthz")) == {"status": "ok"}
+
+
+async def test_a_lost_connection_is_replaced(serving: Serving, conn: Any, queue: str) -> None:
+    async with serving(pool_size=1) as http:
+        body = {"queue": queue, "task": "draw"}
+        ok(await http.post(LEASES, json=body), 201)
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = 'hwqueue serve: calls' and datname = current_database()"
+        )
+        ok(await http.post(LEASES, json=body), 201)
+
+
+async def test_what_fails_in_the_server_is_told_without_its_words(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr("hwqueue.server.routers.me.SCOPES", property(fail))
+    response = await http.get(f"{V1}/me")
+    problem(response, 500)
+    assert "secret" not in response.text

@@ -1,0 +1,58 @@
+"""Queues over HTTP: list, make, set, stop and let go on."""
+
+from uuid import uuid4
+
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+from tests.server.conftest import V1, Http, ok, problem
+
+
+async def test_from_made_to_paused(http: Http) -> None:
+    body = {"queue": "films/2030", "policy": {"max_attempts": 3, "retry": {"kind": "none"}}}
+    assert ok(await http.post(f"{V1}/queues", json=body), 201)["queue"] == "films/2030"
+    ok(await http.post(f"{V1}/queues", json=body), 201)
+    other = body | {"policy": {"max_attempts": 4}}
+    problem(await http.post(f"{V1}/queues", json=other), 409, "QHQ02")
+    url = f"{V1}/queues/films/2030"
+    made = ok(await http.get(url))
+    assert (made["paused"], made["pending"], made["policy"]["max_attempts"]) == (False, 0, 3)
+    ok(await http.patch(f"{url}/policy", json={"claim_timeout": 90, "ageing_step": 0.5}))
+    policy = ok(await http.get(url))["policy"]
+    assert (policy["claim_timeout"], policy["ageing_step"]) == (90, 0.5)
+    assert policy["max_attempts"] == 3
+    assert ok(await http.post(f"{url}/pause")) == {"queue": "films/2030", "paused": True}
+    assert ok(await http.get(url))["paused"] is True
+    assert ok(await http.post(f"{url}/resume")) == {"queue": "films/2030", "paused": False}
+    assert ok(await http.get(url))["paused"] is False
+    assert made["queue"] in {
+        queue["queue"] for queue in ok(await http.get(f"{V1}/queues"))["items"]
+    }
+
+
+async def test_a_bad_policy_is_named(http: Http, queue: str) -> None:
+    body = {"queue": "new", "policy": {"failure_domain": "planet"}}
+    found = problem(await http.post(f"{V1}/queues", json=body), 422, "QHA01")
+    assert found["field"] == "policy.failure_domain"
+    url = f"{V1}/queues/{queue}/policy"
+    assert problem(await http.patch(url, json={"no": 1}), 422, "QHA01")["field"] == "no"
+
+
+async def test_failed_leases_run_again(http: Http, sql: Client, queue: str) -> None:
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name=str(node), instance_id="first"))
+    for task in ("draw", "draw", "paint"):
+        sql.spawn_lease(queue, task)
+    for claim in sql.claim_task([queue], node, epoch, qty=3):
+        sql.fail_lease(claim.lease_id, claim.claim_token, error={}, retry=False)
+    url = f"{V1}/queues/{queue}/requeue-failed"
+    assert ok(await http.post(url, json={"since": "2999-01-01T00:00:00Z"})) == {"requeued": 0}
+    assert ok(await http.post(url, json={"task": "draw", "limit": 1})) == {"requeued": 1}
+    assert ok(await http.post(url)) == {"requeued": 2}
+
+
+async def test_a_queue_that_does_not_exist(http: Http) -> None:
+    url = f"{V1}/queues/nowhere"
+    problem(await http.get(url), 404, "QHQ01")
+    for verb in ("pause", "resume", "requeue-failed"):
+        problem(await http.post(f"{url}/{verb}"), 404, "QHQ01")
+    problem(await http.patch(f"{url}/policy", json={}), 404, "QHQ01")

@@ -1,0 +1,95 @@
+"""A token of one tenant neither sees nor touches what is another's."""
+
+from typing import Any
+
+import pytest
+
+from hwqueue.client import Client
+from tests.server.conftest import V1, Http, Token, ok, problem
+
+NOBODY = "00000000-0000-7000-8000-000000000000"
+FILM, GAMES = "film", "games"
+
+
+@pytest.fixture
+def film(token: Token) -> dict[str, str]:
+    """The headers of a producer of one tenant."""
+    return token("producer", FILM)
+
+
+@pytest.fixture
+def theirs(sql: Client, queue: str) -> str:
+    """A lease of another tenant."""
+    return str(sql.spawn_lease(queue, "draw", tenant=GAMES).lease_id)
+
+
+async def test_the_tenant_is_the_tokens(
+    guarded: Http, sql: Client, queue: str, film: dict[str, str]
+) -> None:
+    body: dict[str, Any] = {"queue": queue, "task": "draw"}
+    one = ok(await guarded.post(f"{V1}/leases", json=body, headers=film), 201)["lease_id"]
+    batch = {
+        "queue": queue,
+        "leases": [{"task": "draw"}, {"task": "b", "options": {"tenant": FILM}}],
+    }
+    two = ok(await guarded.post(f"{V1}/leases/batch", json=batch, headers=film), 201)["items"]
+    for lease_id in (one, *(lease["lease_id"] for lease in two)):
+        assert sql.get_lease(lease_id).tenant == FILM
+
+
+async def test_another_tenant_is_refused(
+    guarded: Http, sql: Client, queue: str, film: dict[str, str]
+) -> None:
+    spec = {"task": "draw", "options": {"tenant": GAMES}}
+    body = {"queue": queue, **spec}
+    found = problem(await guarded.post(f"{V1}/leases", json=body, headers=film), 403)
+    assert found["field"] == "options.tenant"
+    batch = {"queue": queue, "leases": [{"task": "draw"}, spec]}
+    found = problem(await guarded.post(f"{V1}/leases/batch", json=batch, headers=film), 403)
+    assert found["field"] == "leases[1].options.tenant"
+    assert sql.list_leases(queue=queue) == []
+    problem(await guarded.get(f"{V1}/leases", params={"tenant": GAMES}, headers=film), 403)
+
+
+async def test_lists_show_ones_own(
+    guarded: Http, sql: Client, queue: str, film: dict[str, str], theirs: str
+) -> None:
+    own = {str(sql.spawn_lease(queue, "draw", tenant=FILM).lease_id) for _ in range(3)}
+    sql.spawn_lease(queue, "draw")
+    for params in ({}, {"tenant": FILM}, {"queue": queue}, {"before": "f" * 8 + NOBODY[8:]}):
+        page = ok(await guarded.get(f"{V1}/leases", params=params, headers=film))
+        assert own <= {lease["lease_id"] for lease in page["items"]}
+        assert {lease["tenant"] for lease in page["items"]} == {FILM}
+    response = await guarded.get(f"{V1}/leases", params={"limit": 2}, headers=film)
+    assert theirs not in response.text
+    assert ok(await guarded.get(response.links["next"]["url"], headers=film))["items"]
+
+
+@pytest.mark.parametrize(
+    "tried", ["viewer GET ", "producer PATCH ", "producer POST /cancel", "operator POST /requeue"]
+)
+async def test_anothers_lease_is_as_if_it_did_not_exist(
+    guarded: Http, sql: Client, token: Token, theirs: str, tried: str
+) -> None:
+    role, method, path = tried.split(" ")
+    headers, before = token(role, FILM), sql.get_lease(theirs)
+    body = {"priority": 3} if method == "PATCH" else None
+    told = []
+    for lease_id in (theirs, NOBODY):
+        url = f"{V1}/leases/{lease_id}{path}"
+        response = await guarded.request(method, url, json=body, headers=headers)
+        found = problem(response, 404, "QHL04")
+        del found["request_id"]
+        told.append(str(found).replace(lease_id, "ID"))
+    assert told[0] == told[1]
+    assert sql.get_lease(theirs) == before
+
+
+async def test_ones_own_key_is_ones_own(
+    guarded: Http, sql: Client, queue: str, film: dict[str, str]
+) -> None:
+    taken = sql.spawn_lease(queue, "draw", tenant=GAMES, idempotency_key="k").lease_id
+    body = {"queue": queue, "task": "draw"}
+    headers = film | {"Idempotency-Key": "k"}
+    made = ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)
+    assert made["lease_id"] != str(taken)

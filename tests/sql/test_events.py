@@ -1,0 +1,546 @@
+"""Every event is written once, in the transaction of what it tells, with who did it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, Row, token
+from tests.sql.test_current_generation import become_another_server
+from tests.sql.test_terms import settle_terms
+from tests.unit.test_event_codes import codes_in_sql
+
+MINUTE = timedelta(minutes=1)
+TURN = timedelta(seconds=11)  # after it reap looks at nodes and classes again
+NO_EXECUTE = {"key": "k", "effect": "no_execute"}
+NOWHERE = {"require": [{"label": "nowhere", "op": "in", "values": [1]}]}
+
+
+@dataclass
+class Stage:
+    """What a case works on."""
+
+    api: Api
+    clock: Clock
+
+    def reap(self) -> None:
+        """Reap, with a look at nodes and classes."""
+        self.clock.advance(TURN)
+        self.api.rows("reap", limit=100_000)
+
+    def running(self, node: Node | None = None, **options: Any) -> tuple[str, Node, Row]:
+        """A queue, a node, and a lease that runs on it."""
+        queue, node = self.api.queue(claim_timeout=60), node or self.api.node()
+        return queue, node, self.api.running(queue, node, **options)
+
+    def silent(self) -> Node:
+        """A node that reap has found silent."""
+        node = self.api.node()
+        self.clock.advance(MINUTE)
+        self.reap()
+        return node
+
+    def unmatched(self) -> tuple[str, UUID, int]:
+        """A queue, and a lease and its class that reap has found no node for."""
+        queue = self.api.queue()
+        lease = self.api.spawn(queue, placement=NOWHERE)
+        self.reap()
+        row = self.api.conn.execute(
+            "select class_id from hwqueue.lease where lease_id = %s", [lease]
+        ).fetchone()
+        assert row is not None
+        return queue, lease, row[0]
+
+
+Case = Callable[[Stage], Row]
+CASES: dict[str, Case] = {}
+
+
+def tells(code: str) -> Callable[[Case], Case]:
+    """Register a case: it makes the event happen and gives some of the event's columns."""
+
+    def register(case: Case) -> Case:
+        CASES[code] = case
+        return case
+
+    return register
+
+
+def of_node(node: Node, **more: Any) -> Row:
+    """Columns of an event about a node."""
+    return {"node_id": node.node_id, "lease_id": None, "queue": None} | more
+
+
+@tells("node_registered")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.node(node.node_id, name=node.name)  # the same instance: no news
+    return of_node(node)
+
+
+@tells("node_superseded")
+def _(stage: Stage) -> Row:
+    _, node, _ = stage.running()
+    stage.api.node(node.node_id, name=node.name, instance_id="second")
+    return of_node(node, detail={"node_epoch": 2, "instance_id": "second", "claims_ended": 1})
+
+
+@tells("node_deregistered")
+def _(stage: Stage) -> Row:
+    _, node, _ = stage.running()
+    stage.api.rows("deregister_node", node=node.node_id)
+    return of_node(node, detail={"claims_ended": 1})
+
+
+@tells("node_cordoned")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    for _ in range(2):
+        stage.api.rows("cordon_node", node=node.node_id)
+    return of_node(node, message=f"node {node.name} is cordoned")
+
+
+@tells("node_uncordoned")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("drain_node", node=node.node_id)
+    for _ in range(2):
+        stage.api.rows("uncordon_node", node=node.node_id)
+    return of_node(node)
+
+
+@tells("node_drained")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("drain_node", node=node.node_id)
+    return of_node(node, detail={"drain_by": None})
+
+
+@tells("node_tainted")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    for _ in range(2):
+        stage.api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE)
+    return of_node(node)
+
+
+@tells("node_untainted")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE)
+    for _ in range(2):
+        stage.api.rows("untaint_node", node=node.node_id, key="k")
+    return of_node(node, detail={"key": "k", "effect": None})
+
+
+@tells("node_attested")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("attest_node", node=node.node_id, domain="d")
+    return of_node(node, detail={"domain": "d", "expires_at": None})
+
+
+@tells("node_attestation_revoked")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("attest_node", node=node.node_id, domain="d")
+    for _ in range(2):
+        stage.api.rows("revoke_attestation", node=node.node_id, domain="d")
+    return of_node(node)
+
+
+@tells("node_silent")
+def _(stage: Stage) -> Row:
+    node = stage.silent()
+    stage.reap()
+    return of_node(node)
+
+
+@tells("node_back")
+def _(stage: Stage) -> Row:
+    node = stage.silent()
+    stage.api.rows("heartbeat_node", **node.who)
+    for _ in range(2):
+        stage.reap()
+    return of_node(node)
+
+
+@tells("lease_cancelled")
+def _(stage: Stage) -> Row:
+    lease = stage.api.spawn(queue := stage.api.queue())
+    for _ in range(2):
+        stage.api.rows("cancel_lease", lease=lease, reason="not needed")
+    return {
+        "lease_id": lease,
+        "queue": queue,
+        "message": "cancelled while it waited: not needed",
+    }
+
+
+@tells("lease_failed")
+def _(stage: Stage) -> Row:
+    queue, node, claim = stage.running()
+    stage.api.rows("fail_lease", **token(claim), error={"message": "no disk"}, retry=False)
+    detail = {"attempt": 1, "outcome": "failed", "error": "no disk"}
+    return {
+        "lease_id": claim["lease_id"],
+        "node_id": node.node_id,
+        "queue": queue,
+        "detail": detail,
+    }
+
+
+@tells("lease_deadline_exceeded")
+def _(stage: Stage) -> Row:
+    queue = stage.api.queue()
+    lease = stage.api.spawn(queue, deadline=stage.clock.now().isoformat())
+    stage.clock.advance(MINUTE)
+    stage.api.rows("reap")
+    return {"lease_id": lease, "queue": queue}
+
+
+@tells("lease_requeued")
+def _(stage: Stage) -> Row:
+    lease = stage.api.spawn(queue := stage.api.queue())
+    stage.api.rows("cancel_lease", lease=lease)
+    stage.api.rows("requeue_lease", lease=lease)
+    return {"lease_id": lease, "queue": queue, "detail": {"from": "cancelled"}}
+
+
+@tells("lease_updated")
+def _(stage: Stage) -> Row:
+    lease = stage.api.spawn(queue := stage.api.queue())
+    stage.api.rows("update_lease", lease=lease, changes={"priority": 3, "labels": {}})
+    return {"lease_id": lease, "queue": queue, "message": "changed: labels, priority"}
+
+
+@tells("lease_adopted")
+def _(stage: Stage) -> Row:
+    queue, node = stage.api.queue(), stage.api.node()
+    row = stage.api.row("adopt_lease", queue=queue, node=node.node_id, task="t")
+    return {
+        "lease_id": row["lease_id"],
+        "node_id": node.node_id,
+        "detail": {"claim_token": row["claim_token"]},
+    }
+
+
+@tells("claim_expired")
+def _(stage: Stage) -> Row:
+    queue, node, claim = stage.running()
+    stage.clock.advance(MINUTE)
+    stage.api.rows("reap")
+    return {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue}
+
+
+@tells("claim_stop_requested")
+def _(stage: Stage) -> Row:
+    queue, node, claim = stage.running()
+    for _ in range(2):
+        stage.api.rows("drain_node", node=node.node_id, deadline=MINUTE)
+    return {"lease_id": claim["lease_id"], "node_id": node.node_id, "queue": queue}
+
+
+@tells("queue_created")
+def _(stage: Stage) -> Row:
+    queue = stage.api.queue(max_attempts=3)
+    stage.api.rows("create_queue", queue=queue, policy={"max_attempts": 3})
+    return {"queue": queue, "detail": {"max_attempts": 3}}
+
+
+@tells("queue_dropped")
+def _(stage: Stage) -> Row:
+    queue, _, _ = stage.running()
+    stage.api.rows("drop_queue", queue=queue, force=True)
+    return {"queue": queue, "detail": {"claims": 1}}
+
+
+@tells("queue_policy_set")
+def _(stage: Stage) -> Row:
+    queue = stage.api.queue()
+    for _ in range(2):
+        policy = {"patience": 5, "max_attempts": 5}
+        stage.api.rows("set_queue_policy", queue=queue, policy=policy)
+    return {"queue": queue, "detail": {"from": {"patience": 2}, "to": {"patience": 5}}}
+
+
+@tells("queue_paused")
+def _(stage: Stage) -> Row:
+    queue = stage.api.queue()
+    for _ in range(2):
+        stage.api.rows("pause_queue", queue=queue)
+    return {"queue": queue}
+
+
+@tells("queue_resumed")
+def _(stage: Stage) -> Row:
+    queue = stage.api.queue()
+    stage.api.rows("pause_queue", queue=queue)
+    for _ in range(2):
+        stage.api.rows("resume_queue", queue=queue)
+    return {"queue": queue}
+
+
+@tells("service_policy_set")
+def _(stage: Stage) -> Row:
+    for _ in range(2):
+        stage.api.rows("set_service_policy", service=SERVICE, policy={"failure_domain": "node"})
+    changed = {"from": {"failure_domain": None}, "to": {"failure_domain": "node"}}
+    return {"message": f"service {SERVICE}: failure_domain changed", "detail": changed}
+
+
+SERVICE = uuid4()
+
+
+@tells("class_unmatched")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    queue, _, class_id = stage.unmatched()
+    stage.api.rows("heartbeat_node", **node.who)
+    stage.reap()
+    return {"queue": queue, "class_id": class_id}
+
+
+@tells("class_unmatched_over")
+def _(stage: Stage) -> Row:
+    queue, _, class_id = stage.unmatched()
+    stage.api.node(labels={"nowhere": 1})
+    for _ in range(2):
+        stage.reap()
+    return {"queue": queue, "class_id": class_id}
+
+
+@tells("term_published")
+def _(stage: Stage) -> Row:
+    queue = stage.api.queue()
+    selector = {"labels": {"app": "told"}}
+    away = {"leases": selector, "domain": "rack", "away": True}
+    stage.api.spawn(queue, placement={"require": [away]})
+    settle_terms(stage.api)
+    return {"queue": None}
+
+
+@tells("generation_raised")
+def _(stage: Stage) -> Row:
+    become_another_server(stage.api.conn, "timeline")
+    for _ in range(2):
+        stage.api.rows("reap")
+    return {"queue": None}
+
+
+@pytest.fixture
+def stage(api: Api, clock: Clock) -> Stage:
+    """The stage of a case; what reap had to tell of the test before is told."""
+    made = Stage(api, clock)
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    for row in api.rows("list_queues"):
+        api.rows("drop_queue", queue=row["queue"], force=True)
+    made.reap()
+    return made
+
+
+def newest(api: Api) -> int:
+    """The id of the newest event."""
+    event_id = api.rows("list_events", limit=1)[0]["event_id"]
+    assert isinstance(event_id, int)
+    return event_id
+
+
+def since(api: Api, event_id: int, code: str | None = None) -> list[Row]:
+    """Events written after another, oldest first; this is the only session that writes any."""
+    rows = api.rows("list_events", filter={"code": code}, limit=1000)
+    return [row for row in rows if row["event_id"] > event_id][::-1]
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_each_is_told_once(stage: Stage, code: str) -> None:
+    before = newest(stage.api)
+    expected = CASES[code](stage)
+    [event] = since(stage.api, before, code)
+    assert event | expected == event
+    assert event["message"]
+    row = stage.api.conn.execute("select session_user").fetchone()
+    assert (event["actor"],) == row
+    assert event["at"] <= stage.clock.now()
+
+
+def test_there_is_a_case_for_every_code() -> None:
+    assert CASES.keys() | {"schema_upgraded"} == codes_in_sql()
+
+
+def test_an_installation_is_told(api: Api) -> None:
+    [event] = api.rows("list_events", filter={"code": "schema_upgraded"})
+    [revision] = api.conn.execute("select revision from hwqueue.schema_info").fetchone() or ("",)
+    assert event["detail"]["revision"] == revision
+
+
+def test_what_is_rolled_back_is_not_told(stage: Stage) -> None:
+    queue, before = stage.api.queue(), newest(stage.api)
+    with stage.api.conn.transaction(force_rollback=True):
+        stage.api.rows("pause_queue", queue=queue)
+        assert len(since(stage.api, before)) == 1
+    assert since(stage.api, before) == []
+
+
+def test_work_as_usual_is_not_told(stage: Stage) -> None:
+    """Spawns, claims, completions, heartbeats, releases and attempts that are tried again."""
+    api, before = stage.api, 0
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
+    before = newest(api)
+    for counted in ({}, {"resources": {"cpu_milli": 1}}):
+        for end in ("complete_lease", "fail_lease", "release_lease"):
+            claim = api.running(queue, node, placement=counted)
+            api.rows("heartbeat_node", **node.who)
+            more = {"error": {}} if end == "fail_lease" else {}
+            api.rows(end, **token(claim), **more)
+            api.rows("cancel_lease", lease=claim["lease_id"]) if end == "release_lease" else None
+    assert [row["code"] for row in since(api, before)] == ["lease_cancelled"] * 2
+
+
+def test_who_did_it(stage: Stage, conn: psycopg.Connection) -> None:
+    """Whoever the transaction says; in the next one it is the login again."""
+    queue, before = stage.api.queue(), newest(stage.api)
+    with conn.transaction():
+        conn.execute("select set_config('hwqueue.actor', 'ann', true)")
+        stage.api.rows("pause_queue", queue=queue)
+    stage.api.rows("resume_queue", queue=queue)
+    with conn.transaction():
+        conn.execute("select set_config('hwqueue.actor', %s, true)", ["x" * 500])
+        stage.api.rows("pause_queue", queue=queue)
+    actors = [event["actor"] for event in since(stage.api, before)]
+    assert actors == ["ann", conn.info.user, "x" * 200]
+
+
+def test_the_end_of_what_was_told_to_stop(stage: Stage) -> None:
+    queue, _, claim = stage.running()
+    before = newest(stage.api)
+    for _ in range(2):
+        stage.api.rows("cancel_lease", lease=claim["lease_id"])
+    stage.api.rows("release_lease", **token(claim))
+    events = since(stage.api, before)
+    assert [event["code"] for event in events] == ["claim_stop_requested", "lease_cancelled"]
+    assert {event["queue"] for event in events} == {queue}
+
+
+def test_the_last_attempt_that_expires(stage: Stage) -> None:
+    _, _, claim = stage.running(max_attempts=1)
+    before = newest(stage.api)
+    stage.clock.advance(MINUTE)
+    stage.api.rows("reap")
+    events = [event for event in since(stage.api, before) if event["lease_id"]]
+    assert [event["code"] for event in events] == ["claim_expired", "lease_failed"]
+    assert {event["lease_id"] for event in events} == {claim["lease_id"]}
+
+
+@pytest.mark.parametrize("how", ["taint_node", "drop_queue", "revoke_attestation"])
+def test_all_that_are_asked_to_stop(stage: Stage, how: str) -> None:
+    api, queue, node = stage.api, stage.api.queue(), stage.api.node()
+    api.rows("attest_node", node=node.node_id, domain="d")
+    trust = {"require": [{"trust": "d"}]}
+    claims = [api.running(queue, node, placement=trust) for _ in range(3)]
+    before = newest(api)
+    if how == "taint_node":
+        api.rows(how, node=node.node_id, taint=NO_EXECUTE)
+    elif how == "drop_queue":
+        api.rows(how, queue=queue, force=True)
+    else:
+        api.rows(how, node=node.node_id, domain="d")
+    events = since(api, before, "claim_stop_requested")
+    assert {event["lease_id"] for event in events} == {claim["lease_id"] for claim in claims}
+    assert len(events) == 3
+
+
+def test_a_taint_that_is_taken_off_in_time_asks_nobody_to_stop(stage: Stage) -> None:
+    """Asked for in an hour: told at once, with the time; not told again when it is called off."""
+    tolerate = [{"key": "k", "op": "exists", "effect": "no_execute", "seconds": 3600}]
+    _, node, _ = stage.running(placement={"tolerate": tolerate})
+    before = newest(stage.api)
+    stage.api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE)
+    stage.api.rows("untaint_node", node=node.node_id, key="k")
+    codes = [event["code"] for event in since(stage.api, before)]
+    assert sorted(codes) == ["claim_stop_requested", "node_tainted", "node_untainted"]
+
+
+def test_a_node_that_goes_while_it_is_silent(stage: Stage) -> None:
+    """It is not said to be back; should it be registered again it may be silent again."""
+    node = stage.silent()
+    before = newest(stage.api)
+    stage.api.rows("deregister_node", node=node.node_id)
+    stage.reap()
+    stage.api.node(node.node_id, name=node.name)
+    stage.clock.advance(MINUTE)
+    stage.reap()
+    codes = [event["code"] for event in since(stage.api, before)]
+    assert codes == ["node_deregistered", "node_registered", "node_silent"]
+
+
+UNMATCHED: list[tuple[Row, Row, str]] = [
+    ({}, {"require": [{"label": "a", "op": "in", "values": [1]}]}, "label_missing"),
+    ({"labels": {"a": 2}}, {"require": [{"tags": {"a": 1}}]}, "label_mismatch"),
+    ({}, {"require": [{"node": str(uuid4())}]}, "required_affinity_unsatisfiable"),
+    ({"capacity": {"cpu_milli": 1}}, {"resources": {"cpu_milli": 2}}, "insufficient_capacity"),
+    ({}, {"isolation": {"cpu": "whole_core"}}, "no_node_supports_class"),
+    ({"taints": [NO_EXECUTE]}, {}, "untolerated_taint"),
+    ({}, {"require": [{"trust": "t"}]}, "trust_not_attested"),
+]
+
+
+@pytest.mark.parametrize(("spec", "placement", "reason"), UNMATCHED)
+def test_why_no_node_matches(stage: Stage, spec: Row, placement: Row, reason: str) -> None:
+    stage.api.node(**spec)
+    before = newest(stage.api)
+    stage.api.spawn(stage.api.queue(), placement=placement)
+    stage.reap()
+    [event] = since(stage.api, before, "class_unmatched")
+    assert event["detail"]["reason"] == reason
+    assert event["detail"]["reasons"][reason] == 1
+    assert f"{reason} on 1 of 1" in event["message"]
+
+
+def test_that_no_node_is_live(stage: Stage) -> None:
+    """One that would match has gone silent."""
+    stage.api.node()
+    lease = stage.api.spawn(stage.api.queue())
+    before = newest(stage.api)
+    stage.clock.advance(MINUTE)
+    stage.reap()
+    [event] = since(stage.api, before, "class_unmatched")
+    assert event["detail"] == {"reason": "node_not_live", "reasons": None}
+    stage.api.rows("cancel_lease", lease=lease)
+    stage.reap()
+    [over] = since(stage.api, before, "class_unmatched_over")
+    assert "none is waiting" in over["message"]
+
+
+def test_what_may_run_later_is_no_news(stage: Stage) -> None:
+    """In use, cordoned, paused: refused now, not for good."""
+    api = stage.api
+    queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
+    before = newest(api)
+    api.running(queue, node, placement={"resources": {"cpu_milli": 1000}})
+    api.needing(queue, cpu_milli=500)
+    api.spawn(queue, placement={"require": [{"node": str(node.node_id)}]})
+    api.rows("cordon_node", node=node.node_id)
+    api.rows("pause_queue", queue=queue)
+    stage.reap()
+    assert since(api, before, "class_unmatched") == []
+
+
+def test_classes_have_their_turns(stage: Stage) -> None:
+    """A few at a time; none is left out, none is told twice."""
+    api, queue = stage.api, stage.api.queue()
+    before = newest(api)
+    for number in range(7):
+        asked = {"label": "turn", "op": "in", "values": [number]}
+        api.spawn(queue, placement={"require": [asked]})
+    for _ in range(60):
+        stage.clock.advance(TURN)
+        api.rows("reap", limit=50)
+    told = [event for event in since(api, before, "class_unmatched") if event["queue"] == queue]
+    assert len({event["class_id"] for event in told}) == len(told) == 7

@@ -1,0 +1,135 @@
+"""The ring of days: what is kept, what goes, and that prune waits for nobody."""
+
+from datetime import datetime, timedelta
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api
+
+DAY = timedelta(days=1)
+SLOTS = 16
+
+
+@pytest.fixture(autouse=True)
+def _begins_at_noon(api: Api, clock: Clock) -> None:
+    """Leave nothing of the test before; days are of UTC."""
+    clock.advance(40 * DAY)
+    now = clock.now()
+    clock.advance(DAY - (now - now.replace(hour=12, minute=0, second=0, microsecond=0)))
+    api.rows("prune")
+
+
+class Days:
+    """An event a day, about one queue."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self.api, self.clock = api, clock
+        self.queue = api.queue()
+        self.written: list[datetime] = [clock.now()]
+
+    def go_on(self, days: int = 1) -> None:
+        """Let days go by with an event each."""
+        for _ in range(days):
+            self.clock.advance(DAY)
+            self.written.append(self.clock.now())
+            odd = len(self.written) % 2
+            self.api.rows("resume_queue" if odd else "pause_queue", queue=self.queue)
+
+    def left(self) -> list[datetime]:
+        """The times of the events that are there, oldest first."""
+        rows = self.api.rows("list_events", filter={"queue": self.queue})
+        return [row["at"] for row in rows][::-1]
+
+
+@pytest.fixture
+def days(api: Api, clock: Clock) -> Days:
+    """A queue and its days."""
+    return Days(api, clock)
+
+
+@pytest.mark.parametrize("kept", [1, 7, 14])
+def test_so_many_whole_days_are_kept(days: Days, kept: int) -> None:
+    """Two and a half times round the ring."""
+    for _ in range(40):
+        days.go_on()
+        days.api.rows("prune", event_days=kept)
+        assert days.left() == days.written[-(kept + 1) :]
+
+
+def test_the_default(days: Days) -> None:
+    days.go_on(15)
+    days.api.rows("prune")
+    assert days.left() == days.written[-15:]
+
+
+def test_a_day_is_kept_to_its_end(days: Days, clock: Clock) -> None:
+    days.go_on()
+    clock.advance(timedelta(hours=11, minutes=59))  # a minute to midnight
+    for expected in (days.written, days.written[-1:]):
+        days.api.rows("prune", event_days=1)
+        assert days.left() == expected
+        clock.advance(timedelta(minutes=2))
+
+
+def test_without_prune_nothing_is_lost(days: Days, conn: psycopg.Connection) -> None:
+    """New events go where old ones still are, and keep these until they are old themselves."""
+    days.go_on(SLOTS + 4)
+    assert days.left() == days.written
+    days.api.rows("prune")
+    # one day was not written into again; those before it are where the last five are
+    assert days.left() == days.written[:5] + days.written[6:]
+    days.go_on(2)
+    days.api.rows("prune", event_days=7)
+    young = days.written[-8:]
+    left = days.left()
+    assert left[-8:] == young
+    assert len(left) < len(days.written)
+    for _ in range(SLOTS):
+        days.go_on()
+        days.api.rows("prune")
+    assert days.left() == days.written[-15:]
+
+
+def test_another_shards_events_are_kept(days: Days, conn: psycopg.Connection) -> None:
+    """They are in the same ring."""
+    conn.execute("insert into hwqueue.shard (shard_id) values (7) on conflict do nothing")
+    days.clock.advance(SLOTS * DAY)  # the same place in the ring
+    days.api.rows("create_queue", queue=days.queue, shard=7)
+    days.api.rows("prune")
+    assert len(days.left()) == 1
+    assert len(days.api.rows("list_events", shard=7)) == 1
+    days.clock.advance(15 * DAY)
+    days.api.rows("prune")
+    assert days.left() == days.api.rows("list_events", shard=7) == []
+
+
+def test_a_reader_in_the_way(days: Days, conn: psycopg.Connection, dsn: str) -> None:
+    """The rest is pruned all the same; the old events go with a later call."""
+    claim = days.api.running(days.api.queue(retain_completed=0))
+    days.api.rows("complete_lease", lease=claim["lease_id"], token=claim["claim_token"])
+    days.go_on(15)
+    conn.execute("set lock_timeout = '77s'")
+    with psycopg.connect(dsn) as reader:
+        Api(reader).rows("list_events")
+        assert days.api.row("prune")["leases"] == 1
+        assert days.left() == days.written
+        assert conn.execute("show lock_timeout").fetchone() == ("77s",)
+    days.api.rows("prune")
+    assert days.left() == days.written[-15:]
+
+
+def test_writers_go_on_beside_an_open_prune(days: Days, dsn: str) -> None:
+    days.go_on(15)
+    with psycopg.connect(dsn) as pruner:
+        Api(pruner).rows("prune")
+        with psycopg.connect(dsn, autocommit=True) as writer:
+            writer.execute("set lock_timeout = '10s'")
+            Api(writer).rows("set_queue_policy", queue=days.queue, policy={"max_attempts": 9})
+    assert len(days.left()) == 16
+
+
+@pytest.mark.parametrize("kept", [0, 15, None])
+def test_bad_spans(api: Api, kept: int | None) -> None:
+    assert api.refused("QHA01", "prune", event_days=kept).field == "p_event_days"

@@ -1,0 +1,343 @@
+"""Why leases are pending: nodes counted by class, and the one thing to say about each class."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Row, outlive
+from tests.sql.placed import spawn_placed
+
+SERVICE = str(uuid4())
+
+
+@pytest.fixture(autouse=True)
+def _own_fleet(api: Api) -> Iterator[None]:
+    """Nodes are counted: no test sees those of another."""
+    yield
+    for node in api.rows("list_nodes"):
+        api.rows("deregister_node", node=node["node_id"])
+
+
+def reason(api: Api, queue: str, **more: Any) -> Row:
+    """The only pending class of the queue."""
+    return api.row("pending_reasons", queue=queue, **more)
+
+
+def counts(row: Row) -> tuple[int, int, int]:
+    """Nodes that match, that are free, that are near."""
+    return row["nodes_matching"], row["nodes_free"], row["nodes_near"]
+
+
+def test_a_class_that_only_waits_for_its_turn(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    since = clock.now()
+    api.node(labels={"gpu": "A100"})
+    api.node(labels={"gpu": "T4"})
+    wanted = {"require": [{"label": "gpu", "op": "in", "values": ["A100"]}]}
+    for _ in range(3):
+        spawn_placed(api, queue, **wanted)
+        clock.advance(timedelta(seconds=1))
+    row = reason(api, queue)
+    assert counts(row) == (1, 1, 0)
+    assert (row["pending"], row["oldest_at"]) == (3, since)
+    assert (row["queue"], row["task_name"], row["tenant"]) == (queue, "work", "")
+    assert (row["code"], row["permanent"]) == (None, False)
+    assert "1 nodes could take it now" in row["message"]
+    assert "gpu" in row["words"]
+    assert api.rows("pending_reasons", queue=queue, kind="no_match") == []
+    assert api.rows("pending_reasons", queue=queue, kind="contended") == []
+
+
+def test_nothing_pending_is_no_row(api: Api) -> None:
+    queue = api.queue()
+    api.node()
+    api.spawn(queue, delay=60)
+    assert api.rows("pending_reasons", queue=queue) == []
+
+
+def test_the_one_thing_that_keeps_nodes_out_is_named(api: Api) -> None:
+    """Two nodes lack the label alone; one lacks more, and so is not near."""
+    queue = api.queue()
+    for zone, model in (("a", "T4"), ("a", "T4"), ("b", "T4")):
+        api.node(labels={"zone": zone, "model": model})
+    label = {"label": "model", "op": "in", "values": ["A100"]}
+    spawn_placed(api, queue, require=[label, {"tags": {"zone": "a"}}])
+    row = reason(api, queue)
+    assert counts(row) == (0, 0, 2)
+    assert (row["code"], row["permanent"]) == ("label_mismatch", True)
+    assert "2 live nodes would do but for one thing" in row["message"]
+    assert '"T4"' in row["message"]
+    [same] = api.rows("pending_reasons", queue=queue, kind="no_match")
+    assert same == row
+
+
+def test_a_label_that_nobody_has(api: Api) -> None:
+    queue = api.queue()
+    api.node(labels={"zone": "a"})
+    spawn_placed(api, queue, require=[{"tags": {"zone": "b"}}, {"label": "model", "op": "exists"}])
+    row = reason(api, queue)
+    assert counts(row) == (0, 0, 0)
+    assert row["code"] in ("label_missing", "label_mismatch")
+    assert "no live node will do" in row["message"]
+
+
+def test_capacity_that_no_node_has_is_permanent(api: Api) -> None:
+    queue = api.queue()
+    api.node(capacity={"cpu_milli": 4000, "memory_mib": 1024})
+    api.needing(queue, cpu_milli=8000)
+    row = reason(api, queue)
+    assert counts(row) == (0, 0, 1)
+    assert (row["code"], row["permanent"]) == ("insufficient_capacity", True)
+    assert "cpu_milli" in row["message"]
+    assert row["resources"] == {"cpu_milli": 8000}
+
+
+def test_capacity_in_use_is_contention(api: Api) -> None:
+    queue = api.queue()
+    node = api.node(capacity={"cpu_milli": 4000})
+    api.needing(queue, cpu_milli=3000)
+    api.claim(node, queue)
+    api.needing(queue, cpu_milli=2000)
+    row = reason(api, queue)
+    assert counts(row) == (1, 0, 0)
+    assert (row["code"], row["permanent"]) == ("nodes_support_but_contended", False)
+    assert api.rows("pending_reasons", queue=queue, kind="contended") == [row]
+
+
+def test_taints_that_are_not_tolerated(api: Api) -> None:
+    queue = api.queue()
+    taint = {"key": "dedicated", "value": "film", "effect": "no_schedule"}
+    api.node(taints=[taint])
+    api.spawn(queue)
+    row = reason(api, queue)
+    assert (counts(row), row["code"]) == ((0, 0, 1), "untolerated_taint")
+    assert "dedicated=film" in row["message"]
+    api.spawn(queue, placement={"tolerate": [{"key": "dedicated", "op": "exists"}]})
+    assert sorted(counts(row) for row in api.rows("pending_reasons", queue=queue)) == [
+        (0, 0, 1),
+        (1, 1, 0),
+    ]
+
+
+def test_isolation_that_no_node_honours(api: Api) -> None:
+    queue = api.queue()
+    api.node()
+    spawn_placed(api, queue, isolation={"cpu": "whole_core"})
+    row = reason(api, queue)
+    assert (counts(row), row["code"]) == ((0, 0, 1), "no_node_supports_class")
+
+
+def test_each_kind_of_node_honours_its_own(api: Api) -> None:
+    """A share of a GPU goes to nodes that share them, whatever other nodes there are."""
+    queue = api.queue()
+    for mode in ("exclusive", "fractional", "fractional"):
+        api.node(gpus=[{"resource_id": str(uuid4())}], gpu_share_mode=mode)
+    api.needing(queue, gpu_milli=500)
+    assert counts(reason(api, queue)) == (2, 2, 0)
+
+
+def test_whole_cores(api: Api) -> None:
+    queue = api.queue()
+    cores = [{"core": number, "numa": number // 2} for number in range(4)]
+    node = api.node(cores=cores, cpu_isolation=["whole_core", "strict_isolated"])
+    strict = {"isolation": {"cpu": "strict_isolated"}}
+    spawn_placed(api, queue, resources={"cpu_milli": 3000}, **strict)  # of one NUMA node: two
+    assert counts(reason(api, queue)) == (0, 0, 1)
+    other = api.queue()
+    spawn_placed(api, other, resources={"cpu_milli": 2000}, **strict)
+    assert counts(reason(api, other)) == (1, 1, 0)
+    for _ in range(2):
+        spawn_placed(api, other, resources={"cpu_milli": 1000}, isolation={"cpu": "whole_core"})
+    assert len(api.claim(node, other, qty=3)) > 1
+    third = api.queue()
+    spawn_placed(api, third, resources={"cpu_milli": 3000}, isolation={"cpu": "whole_core"})
+    assert counts(reason(api, third)) == (1, 0, 0)
+
+
+def test_named_nodes_resources_and_devices(api: Api) -> None:
+    queue = api.queue()
+    device, card = str(uuid4()), str(uuid4())
+    node = api.node(gpus=[{"resource_id": device}])
+    api.node(gpus=[{"resource_id": str(uuid4())}], resources=[card])
+    api.node()
+    for require, gpus, expected in (
+        ([{"node": str(node.node_id)}], 0, 1),
+        ([{"node": str(node.node_id), "away": True}], 0, 2),
+        ([{"node": str(uuid4())}], 0, 0),
+        ([{"resource": card}], 0, 1),
+        ([{"resource": card, "away": True}], 0, 2),
+        ([{"resource": card}], 1, 1),
+        ([{"resource": device}], 1, 1),
+        ([{"resource": device}], 2, 0),
+        ([{"any": [[{"resource": card}], [{"node": str(node.node_id)}]]}], 0, 2),
+    ):
+        lease = spawn_placed(api, queue, require=require, resources={"gpu": gpus})
+        assert counts(reason(api, queue))[:2] == (expected, expected), require
+        api.rows("cancel_lease", lease=lease)
+    spawn_placed(api, queue, require=[{"resource": device}], resources={"gpu_milli": 600})
+    api.claim(node, queue)
+    spawn_placed(api, queue, require=[{"resource": device}], resources={"gpu_milli": 600})
+    assert counts(reason(api, queue)) == (1, 0, 0)
+
+
+def test_trust_that_expires(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    node = api.node(heartbeat_timeout="1 hour")
+    api.node(heartbeat_timeout="1 hour")
+    spawn_placed(api, queue, require=[{"trust": "acme"}])
+    assert reason(api, queue)["code"] == "trust_not_attested"
+    until = clock.now() + timedelta(seconds=10)
+    api.rows("attest_node", node=node.node_id, domain="acme", expires_at=until)
+    assert counts(reason(api, queue)) == (1, 1, 0)
+    clock.advance(timedelta(seconds=11))
+    assert counts(reason(api, queue)) == (0, 0, 2)
+
+
+def test_nodes_that_are_cordoned_or_silent(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    node = api.node(labels={"zone": "a"})
+    other = api.node(labels={"zone": "b"}, heartbeat_timeout="1 hour")
+    spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
+    assert reason(api, queue)["nodes_matching"] == 1
+    api.rows("cordon_node", node=node.node_id)
+    row = reason(api, queue)
+    assert counts(row) == (0, 0, 1)
+    assert (row["code"], row["permanent"]) == ("node_draining", False)
+    api.rows("uncordon_node", node=node.node_id)
+    clock.advance(timedelta(minutes=2))
+    row = reason(api, queue)
+    assert (counts(row), row["code"], row["permanent"]) == ((0, 0, 1), "node_not_live", False)
+    api.rows("cordon_node", node=other.node_id)
+    row = reason(api, queue)
+    assert (row["code"], row["nodes_near"]) == ("node_draining", 0)
+    assert "of 2 registered nodes 1 are live" in row["message"]
+
+
+def test_no_node_at_all(api: Api) -> None:
+    queue = api.queue()
+    spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
+    row = reason(api, queue)
+    assert counts(row) == (0, 0, 0)
+    assert (row["code"], row["message"]) == ("no_node_supports_class", "no node is registered")
+
+
+def test_a_paused_queue_says_so_first(api: Api) -> None:
+    queue = api.queue()
+    api.spawn(queue)
+    api.rows("pause_queue", queue=queue)
+    row = reason(api, queue)
+    assert (row["code"], row["permanent"], row["nodes_matching"]) == ("queue_paused", False, 0)
+
+
+def test_one_that_waits_for_a_better_node(api: Api, clock: Clock) -> None:
+    queue = api.queue(patience=10)
+    api.node(labels={"zone": "b"}, heartbeat_timeout="1 hour")
+    better = {"tags": {"zone": "a"}}
+    spawn_placed(api, queue, prefer=[{"weight": 1, "when": better}])
+    assert reason(api, queue)["code"] == "waiting_for_preferred"
+    clock.advance(timedelta(seconds=11))
+    assert reason(api, queue)["code"] is None
+
+
+def test_what_other_leases_do_takes_nodes_away(api: Api) -> None:
+    """Away from others, both ways; at most so many; and with others that run somewhere."""
+    queue = api.queue(patience=0)
+    racks = [api.node(rack=rack) for rack in (1, 1, 2)]
+    loner = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+
+    def ready(*, labels: dict[str, str], **placement: Any) -> tuple[UUID, tuple[int, int]]:
+        lease = api.spawn(queue, placement=placement, labels=labels)
+        outlive(api.conn)
+        for _ in range(4):
+            api.rows("reap")
+        rows = {row["class_id"]: row for row in api.rows("pending_reasons", queue=queue)}
+        row = rows[class_of(api, lease)]
+        return lease, (row["nodes_matching"], row["nodes_free"])
+
+    lease, found = ready(labels={"app": "db"}, require=[loner])
+    assert found == (3, 3)
+    assert api.claimed(racks[0], queue) == [lease]
+    lease, found = ready(labels={"app": "db"}, require=[loner])
+    assert found == (3, 1)
+    api.rows("cancel_lease", lease=lease)
+    lease, found = ready(labels={"app": "db"})  # the one that runs keeps away from it
+    assert found == (3, 1)
+    api.rows("cancel_lease", lease=lease)
+    near = {"leases": {"labels": {"app": "db"}}, "domain": "rack"}
+    lease, found = ready(labels={"app": "web"}, require=[near])
+    assert found == (3, 2)
+    api.rows("cancel_lease", lease=lease)
+    lease, found = ready(
+        labels={"app": "web"},
+        require=[{"leases": {"labels": {"app": "nobody"}}, "domain": "rack"}],
+    )
+    assert found == (3, 0)
+    row = api.row("pending_reasons", queue=queue)
+    assert row["code"] == "required_affinity_unsatisfiable"
+    assert not row["permanent"]
+    api.rows("cancel_lease", lease=lease)
+    cap = {
+        "domain": "rack",
+        "max_per_domain": 1,
+        "select": {"labels": {"app": "web"}},
+    }
+    lease, found = ready(labels={"app": "web"}, spread=[cap])
+    assert found == (3, 3)
+    assert api.claimed(racks[2], queue) == [lease]
+    lease, found = ready(labels={"app": "web"}, spread=[cap])
+    assert found == (3, 2)
+
+
+def class_of(api: Api, lease: UUID) -> int:
+    """The placement class of a lease."""
+    row = api.conn.execute(
+        "select class_id from hwqueue.lease where lease_id = %s", [lease]
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_order_limit_and_one_class(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    api.node()
+    old = api.spawn(queue, labels={"n": "1"})
+    clock.advance(timedelta(seconds=1))
+    many = api.spawn(queue, labels={"n": "2"})
+    api.spawn(queue, labels={"n": "2"})
+    first, second = class_of(api, old), class_of(api, many)
+    assert [r["class_id"] for r in api.rows("pending_reasons", queue=queue)] == [first, second]
+    by_count = api.rows("pending_reasons", queue=queue, order="pending", limit=1)
+    assert [row["class_id"] for row in by_count] == [second]
+    [only] = api.rows("pending_reasons", **{"class": second})
+    assert (only["class_id"], only["pending"]) == (second, 2)
+
+
+def test_the_views_are_the_functions(api: Api) -> None:
+    queue = api.queue()
+    api.node(capacity={"cpu_milli": 1000})
+    for cpu in (500, 2000):
+        api.needing(queue, cpu_milli=cpu)
+    wanted = api.rows("pending_reasons", queue=queue)
+    with api.conn.cursor() as cursor:
+        for view, matching in (
+            ("pending_reasons", [0, 1]),
+            ("pending_no_match", [0]),
+            ("pending_contended", []),
+        ):
+            query = (
+                f"select shard_id, class_id, nodes_matching from hwqueue.{view} where queue = %s"
+            )
+            rows = cursor.execute(query.encode(), [queue]).fetchall()
+            assert sorted(row[2] for row in rows) == matching
+            assert {row[:2] for row in rows} <= {(0, row["class_id"]) for row in wanted}
+
+
+def test_what_is_refused(api: Api) -> None:
+    api.refused("QHQ01", "pending_reasons", queue="nobody-made-it")
+    assert api.refused("QHA01", "pending_reasons", kind="x").field == "p_kind"
+    assert api.refused("QHA01", "pending_reasons", order="x").field == "p_order"
+    assert api.refused("QHA01", "pending_reasons", limit=0).field == "p_limit"

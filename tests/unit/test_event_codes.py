@@ -1,0 +1,26 @@
+"""Codes of events: those in the functions and those on the page are the same."""
+
+import re
+from pathlib import Path
+
+from hwqueue.schema import files
+from hwqueue.schema.files import SQL_DIR
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "events.md"
+INSTALLATION = Path(files.__file__).parent / "sql" / "write_info.sql"
+# the first argument: one code, or one of two
+WRITTEN = re.compile(
+    r"\bnote_(?:event|leases|policy)\(\s*(?:case when .*? then )?'(\w+)'(?: else '(\w+)')?"
+)
+
+
+def codes_in_sql() -> set[str]:
+    """Every code that some function writes."""
+    texts = [path.read_text(encoding="utf-8") for path in (*SQL_DIR.rglob("*/*.sql"), INSTALLATION)]
+    return {code for text in texts for pair in WRITTEN.findall(text) for code in pair if code}
+
+
+def test_the_page_lists_every_code() -> None:
+    assert len(codes_in_sql()) > 25
+    listed = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(codes_in_sql())
