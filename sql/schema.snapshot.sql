@@ -90,6 +90,13 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array(
+    select coalesce(p_a[b.bucket], 0) + p_sign * coalesce(p_b[b.bucket], 0) from generate_series(1, 15) b(bucket) order by b.bucket)
+$$;
+
 CREATE TABLE hwqueue.placement_class (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -434,6 +441,47 @@ CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
     AS $$
   select not exists (
     select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid and x is distinct from pg_current_xact_id_if_assigned())
+$$;
+
+CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_name
+    when 'cpu_milli' then coalesce(p_room.cpu_milli, 9223372036854775807)
+    when 'memory_mib' then coalesce(p_room.memory_mib, 9223372036854775807)
+    when 'slots' then coalesce(p_room.slots, 9223372036854775807)
+    when 'core_milli' then coalesce(p_room.core_milli, 9223372036854775807)
+    when 'core_whole' then coalesce(1000 * p_room.core_whole::bigint, 9223372036854775807)
+    when 'core_numa' then coalesce(1000 * p_room.core_numa::bigint, 9223372036854775807)
+    when 'gpu_parts' then p_room.gpu_parts_free
+    when 'gpu_most' then p_room.gpu_most
+    when 'gpu_whole' then p_room.gpu_whole
+    else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
+$$;
+
+CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with room as materialized (
+    select * from hwqueue.idle_rooms(p_none, p_now, p_shard) where p_idle
+    union all
+    select hwqueue.node_headroom(n.node, u), set_bit(p_none, n.number, 1)
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
+    where not p_idle and get_bit(p_open, n.number) = 1
+  ), asked as materialized (
+    select distinct a.name, a.amount from unnest(p_names, p_amounts) a(name, amount)
+  ), line as (
+    select a.name, hwqueue.amount_left(r.room, a.name) as amount, bit_or(r.mask) as mask, false as is_asked
+    from (select distinct x.name from asked x) a cross join room r group by 1, 2
+    union all
+    select a.name, a.amount, p_none, true from asked a
+  )
+  select l.name, l.amount, l.mask
+  from (select x.name, x.amount, x.is_asked,
+               bit_or(x.mask) over (partition by x.name order by x.amount desc, x.is_asked rows unbounded preceding) as mask
+        from line x) l
+  where l.is_asked
 $$;
 
 CREATE TABLE hwqueue.queue (
@@ -1001,6 +1049,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_limit < 1 then
+    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit), jsonb_build_object('field', 'p_limit'),
+      'give a number of rows, or null for all');
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -1471,6 +1530,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.class_asks(p_class_ids bigint[], p_shard integer) RETURNS TABLE(ask_id bigint, class_ids bigint[], class hwqueue.placement_class)
+    LANGUAGE sql STABLE
+    AS $$
+  select c.class_id, a.class_ids, c
+  from (
+    select min(x.class_id) as class_id, array_agg(x.class_id) as class_ids
+    from hwqueue.placement_class x
+    where x.shard_id = p_shard and x.class_id = any (p_class_ids)
+    group by x.required, x.tolerate, x.cpu_milli, x.memory_mib, x.gpu_count, x.gpu_milli, x.gpu_wanted, x.custom, x.cpu_isolation, x.gpu_exclusivity
+  ) a
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = a.class_id
+$$;
+
 CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) RETURNS bytea
     LANGUAGE sql STABLE
     AS $$
@@ -1480,10 +1552,122 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, nodes_near integer, room bit varying, code text, message text)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_none bit varying;
+  v_open bit varying;
+  v_live bit varying;
+begin
+  select repeat('0', count(*)::int)::bit varying, coalesce(string_agg(n.is_open::int::text, '' order by n.number), '')::bit varying,
+         coalesce(string_agg(n.is_live::int::text, '' order by n.number), '')::bit varying
+  into v_none, v_open, v_live
+  from hwqueue.numbered_nodes(p_now, p_shard) n;
+  return query
+    with part as materialized (
+      select row_number() over () as nr, p.* from hwqueue.class_parts(p_class_ids, v_open, v_none, p_now, p_shard) p
+    ), fit as materialized (
+      select a.ask_id, a.class_ids, a.class, coalesce(f.mask, ~v_none) as mask, coalesce(f.room, ~v_none) & v_open as room, coalesce(f.is_known, true) as is_known
+      from hwqueue.class_asks(p_class_ids, p_shard) a
+      left join (
+        select p.ask_id, bit_and(p.mask) as mask, bit_and(coalesce(p.room, p.mask)) as room, bool_and(p.mask is not null) as is_known
+        from part p group by p.ask_id) f on f.ask_id = a.ask_id
+    ), unmet as materialized (  -- for each part, the live nodes that meet all others
+      select p.nr, p.ask_id, bit_count(coalesce(bit_and(o.mask), ~v_none) & v_open) as near, position(B'1' in coalesce(bit_and(o.mask), ~v_none) & v_open) as first
+      from fit f
+      join part p on p.ask_id = f.ask_id
+      left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
+      where bit_count(f.mask & v_open) = 0 and p.mask is not null
+      group by p.nr, p.ask_id
+    ), worst as (
+      select distinct on (u.ask_id) u.ask_id, u.near, p.part, p.expr, bit_count(p.mask & v_open) as meeting,
+             case when u.near > 0 then u.first else position(B'1' in ~p.mask & v_open) end - 1 as number
+      from unmet u join part p on p.nr = u.nr
+      order by u.ask_id, u.near desc, bit_count(p.mask & v_open), p.nr
+    )
+    select c.class_id, case when f.is_known or bit_count(f.mask & v_open) = 0 then bit_count(f.mask & v_open)::int end,
+           bit_count(f.mask & v_live & ~v_open)::int, bit_count(f.mask & ~v_live)::int, coalesce(w.near, 0)::int, f.room::bit varying, r.code,
+           case when w.near > 0 then format('%s live nodes would do but for one thing: on %s, %s', w.near, (n.node).name, r.message)
+                when w.meeting = 0 then format('no live node will do: on %s, %s', (n.node).name, r.message)
+                else format('no live node has all that is asked, and only %s have this: on %s, %s', w.meeting, (n.node).name, r.message) end
+    from fit f
+    cross join lateral unnest(f.class_ids) c(class_id)
+    left join worst w on w.ask_id = f.ask_id
+    left join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = w.number
+    left join lateral hwqueue.part_reason(w.part, w.expr, f.class, n.node, n.attested) r on true;
+end
+$$;
+
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
+$$;
+
+CREATE FUNCTION hwqueue.class_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ask_id bigint, part text, expr jsonb, mask bit varying, room bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with ask as materialized (
+    select a.ask_id, a.class from hwqueue.class_asks(p_class_ids, p_shard) a
+  ), node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), required as materialized (
+    select a.ask_id, e.value as expr from ask a cross join lateral jsonb_array_elements((a.class).required) e
+  ), manner as materialized (  -- nodes that are alike in what isolation they honour
+    select row_number() over () as manner_id, m.*
+    from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
+                 bit_or(set_bit(p_none, n.number, 1)) as mask
+          from node n group by 1, 2, 3, 4) m
+  ), need as materialized (
+    select a.ask_id, m.manner_id, d.name, d.amount
+    from ask a cross join manner m
+    cross join lateral (
+      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
+             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
+    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
+                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
+  ), enough as materialized (
+    select t.name, t.amount, t.mask, r.mask as room
+    from (select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d) l
+    cross join lateral hwqueue.amount_masks(l.names, l.amounts, true, p_open, p_none, p_now, p_shard) t
+    join lateral hwqueue.amount_masks(l.names, l.amounts, false, p_open, p_none, p_now, p_shard) r on r.name = t.name and r.amount = t.amount
+  ), device as (  -- of classes that name devices: only nodes that have them count, and each by itself
+    select w.ask_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.idle_load(n.node)) = 0
+               and not hwqueue.has_isolation_conflict(w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
+                                                      (n.node).gpu_ids, (n.node).gpu_parents)), p_none) as mask,
+           coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.read_load((n.node).node_id, p_shard)) = 0), p_none) as room
+    from (select a.ask_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)) w
+    join (select i.id, x.number, x.node from node x cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)) n on n.id = w.id
+    group by w.ask_id
+  )
+  select r.ask_id, 'require', r.expr, e.mask, null::bit varying
+  from required r
+  join hwqueue.expr_masks(array(select distinct x.expr from required x), p_none, p_now, p_shard) e on e.expr = r.expr
+  union all
+  select a.ask_id, 'taints', null, t.mask, null
+  from ask a
+  join hwqueue.toleration_masks(array(select distinct (x.class).tolerate from ask x), p_none, p_now, p_shard) t on t.tolerate = (a.class).tolerate
+  union all
+  select a.ask_id, 'isolation', null, bit_or(case when i.is_met then m.mask else p_none end), null
+  from ask a cross join manner m
+  cross join lateral (
+    -- the first for most, and cheap
+    select (a.class).cpu_isolation is null and (a.class).gpu_exclusivity is null and m.gpu_share_mode = 'fractional'
+           or not hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}') as is_met) i
+  group by a.ask_id having not bool_and(i.is_met)
+  union all
+  select c.ask_id, 'capacity', null, bit_or(c.mask & m.mask), bit_or(c.room & m.mask)
+  from (select d.ask_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
+        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
+  join manner m on m.manner_id = c.manner_id
+  group by c.ask_id
+  union all
+  select a.ask_id, 'device', null, coalesce(d.mask, p_none), coalesce(d.room, p_none)
+  from ask a left join device d on d.ask_id = a.ask_id
+  where (a.class).gpu_wanted <> '{}'
 $$;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -1571,6 +1755,28 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
                           p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+$$;
+
+CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
+  from (
+    select regexp_replace(coalesce(nullif(concat_ws(', ',
+      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
+      hwqueue.resource_words(p_class.placement -> 'resources'),
+      'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
+      (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
+       from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
+      (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
+       from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'tolerates ' || (
+        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
+                          || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
+        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
+      '[[:cntrl:]]+', ' ', 'g') as words
+  ) w
 $$;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -1740,6 +1946,77 @@ CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer,
   from jsonb_array_elements_text(p_assignment -> 'cores') with ordinality c(core, ordinality)
 $$;
 
+CREATE FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_count int;
+begin
+  -- one statement, one snapshot: a lease that is being requeued is in finished or in requeued, never in both
+  with ended as (
+    select f.queue_id, s.state as finished, null as outcome, false as retried,
+           case when l.claimed_at is not null  -- of completed ones
+                then greatest(extract(epoch from l.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
+           extract(epoch from l.finished_at - l.claimed_at)::double precision as ran
+    from hwqueue.queue q
+    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
+    cross join lateral (
+      select x.queue_id, x.lease_id from hwqueue.finished x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
+      offset 0) f
+    left join hwqueue.lease l on s.state = 'completed' and l.shard_id = p_shard and l.lease_id = f.lease_id
+    where q.shard_id = p_shard
+    union all
+    select r.queue_id, r.state, null, false, null, null
+    from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+    union all
+    select l.queue_id, null, a.outcome,
+           a.outcome in ('failed', 'expired', 'superseded')
+             and not exists (select 1 from hwqueue.finished f
+                             where f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = 'failed' and f.finished_at = a.ended_at
+                               and f.lease_id = a.lease_id)
+             and not exists (select 1 from hwqueue.requeued r where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
+           null, null
+    -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
+    from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
+    join hwqueue.lease l on l.shard_id = a.shard_id and l.lease_id = a.lease_id
+    where a.shard_id = p_shard
+  ), sums as (
+    select e.queue_id, count(*) as ended,
+           count(*) filter (where e.finished = 'completed') as completed, count(*) filter (where e.finished = 'failed') as failed,
+           count(*) filter (where e.finished = 'cancelled') as cancelled, count(*) filter (where e.outcome = 'failed') as attempts_failed,
+           count(*) filter (where e.outcome = 'expired') as attempts_expired,
+           count(*) filter (where e.outcome = 'superseded') as attempts_superseded,
+           count(*) filter (where e.outcome = 'released') as attempts_released,
+           count(*) filter (where e.outcome = 'cancelled') as attempts_cancelled, count(*) filter (where e.retried) as retried,
+           coalesce(sum(e.waited), 0) as wait_seconds, array_agg(e.waited) filter (where e.waited is not null) as waits,
+           coalesce(sum(e.ran), 0) as run_seconds, array_agg(e.ran) filter (where e.ran is not null) as runs
+    from ended e group by e.queue_id
+  ), written as (
+    insert into hwqueue.minute_stat (shard_id, queue_id, minute, completed, failed, cancelled, attempts_failed, attempts_expired,
+      attempts_superseded, attempts_released, attempts_cancelled, retried, wait_seconds, wait_counts, run_seconds, run_counts)
+    select p_shard, s.queue_id, date_trunc('minute', p_from), coalesce(o.completed, 0) + s.completed, coalesce(o.failed, 0) + s.failed,
+           coalesce(o.cancelled, 0) + s.cancelled, coalesce(o.attempts_failed, 0) + s.attempts_failed,
+           coalesce(o.attempts_expired, 0) + s.attempts_expired, coalesce(o.attempts_superseded, 0) + s.attempts_superseded,
+           coalesce(o.attempts_released, 0) + s.attempts_released, coalesce(o.attempts_cancelled, 0) + s.attempts_cancelled,
+           coalesce(o.retried, 0) + s.retried, coalesce(o.wait_seconds, 0) + s.wait_seconds,
+           hwqueue.add_histograms(o.wait_counts, hwqueue.histogram_of(s.waits)), coalesce(o.run_seconds, 0) + s.run_seconds,
+           hwqueue.add_histograms(o.run_counts, hwqueue.histogram_of(s.runs))
+    from sums s
+    left join lateral (
+      select x.* from hwqueue.minute_stat x where x.shard_id = p_shard and x.queue_id = s.queue_id order by x.minute desc limit 1) o on true
+    on conflict (shard_id, queue_id, minute) do update set
+      completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
+      attempts_failed = excluded.attempts_failed, attempts_expired = excluded.attempts_expired,
+      attempts_superseded = excluded.attempts_superseded, attempts_released = excluded.attempts_released,
+      attempts_cancelled = excluded.attempts_cancelled, retried = excluded.retried, wait_seconds = excluded.wait_seconds,
+      wait_counts = excluded.wait_counts, run_seconds = excluded.run_seconds, run_counts = excluded.run_counts
+  )
+  select coalesce(sum(s.ended), 0) into v_count from sums s;
+  return v_count;
+end
+$$;
+
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -1833,6 +2110,13 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+  select greatest(p_now - interval '1 hour', (
+    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
 $$;
 
 CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
@@ -1979,6 +2263,65 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with waiting as materialized (
+    select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
+                or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
+    from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
+  ), asked as materialized (
+    select coalesce(array_agg(w.class_id), '{}') as class_ids, (
+             select repeat('0', count(*)::int)::bit varying from hwqueue.numbered_nodes(p_now, p_shard)) as none
+    from waiting w where w.is_judged
+  ), judged as materialized (
+    select f.class_id, case when f.nodes_matching = 0 then 'no_match'
+                            when bit_count(f.room & coalesce(t.mask, ~a.none)) = 0 then 'contended' end as reason
+    from asked a
+    cross join lateral hwqueue.class_fits(a.class_ids, p_now, p_shard) f
+    left join hwqueue.untaken_masks(a.class_ids, a.none, p_now, p_shard) t on t.class_id = f.class_id
+  ), unmet as materialized (
+    select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
+           w.pending * c.memory_mib * 1048576 as memory_bytes,
+           w.pending * case when c.gpu_milli > 0 then c.gpu_milli / 1000.0 else c.gpu_count end as gpus,
+           row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
+    from judged j
+    join waiting w on w.class_id = j.class_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+    where j.reason is not null
+  ), shown as (
+    select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores, u.memory_bytes, u.gpus
+    from unmet u where u.place <= 50
+    union all
+    select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes), sum(u.gpus)
+    from unmet u where u.place > 50 group by u.reason
+  )
+  select s.name, jsonb_build_object('queue', d.queue, 'class', d.class, 'reason', d.reason), s.value
+  from shown d
+  cross join lateral (values
+    ('hwqueue_unmet_leases', d.pending::double precision),
+    ('hwqueue_unmet_oldest_seconds', hwqueue.seconds_since(d.oldest_at, p_now)),
+    ('hwqueue_unmet_cpu_cores', d.cpu_cores),
+    ('hwqueue_unmet_memory_bytes', d.memory_bytes),
+    ('hwqueue_unmet_gpus', d.gpus)
+  ) s(name, value)
+  union all
+  select 'hwqueue_unmet_class_info',
+         jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement', left(hwqueue.class_words(c), 200)), 1
+  from unmet u
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+  where u.place <= 50
+  union all
+  select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w where not w.is_judged
+  union all
+  select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name), coalesce(sum(u.pending), 0)
+  from hwqueue.queue q
+  left join unmet u on u.queue = q.name and u.reason = 'no_match'
+  where q.shard_id = p_shard and q.dropped_at is null
+  group by q.name
+$$;
+
 CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2011,6 +2354,14 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
               then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
               when p_domain like 'own:%' then p_node::text end
   end
+$$;
+
+CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
+              when p_domain in ('node', 'own:node') then 'on the same node'
+              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
 $$;
 
 CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
@@ -2337,7 +2688,7 @@ begin
     order by c.check_at limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   for v_claim in
@@ -2349,11 +2700,71 @@ begin
     order by c.check_at limit p_limit - v_count
     for update of c skip locked for no key update of s skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
 end
+$$;
+
+CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with node as materialized (
+    select n.number, n.node, n.attested from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), site as materialized (  -- nodes with the same labels, rack and attestations
+    select p.labels, p.rack, s.attested, s.mask
+    from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
+  ), asked as materialized (
+    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids
+    from unnest(p_exprs) with ordinality e(expr, ordinality)
+    cross join lateral hwqueue.expr_sight(e.expr) s
+  ), sight as materialized (
+    select row_number() over () as sight_id, s.keys, s.sees_rack, s.trusts
+    from (select distinct a.keys, a.sees_rack, a.trusts from asked a) s
+  ), kind as materialized (  -- nodes that requirements of one sight cannot tell apart
+    select row_number() over () as kind_id, k.*
+    from (
+      select g.sight_id, hwqueue.labels_seen(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
+             case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d where d = any (t.attested)) end as attested,
+             bit_or(t.mask) as mask
+      from sight g cross join site t
+      group by 1, 2, 3, 4) k
+  ), anchored as materialized (
+    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral unnest(hwqueue.profile_anchors(k.labels, k.rack)) a(anchor)
+  ), work as materialized (
+    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
+    from asked a
+    join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
+    join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
+  ), met as (
+    select w.id, bit_or(k.mask) as mask
+    from work w
+    cross join lateral unnest(w.anchors) a(anchor)
+    join anchored c on c.sight_id = w.sight_id and c.anchor = a.anchor
+    join kind k on k.kind_id = c.kind_id
+    where w.so_far <= 100000 and hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
+    group by w.id
+  ), known as materialized (  -- by id, if any is named
+    select n.number, i.id
+    from node n cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
+    where exists (select 1 from work w where w.ids <> '{}')
+  ), named as (
+    select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
+           bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
+             (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
+    from work w
+    cross join lateral unnest(w.ids) i(id)
+    join known k on k.id = i.id
+    join node n on n.number = k.number
+    group by w.id
+  )
+  select w.expr, case when w.so_far <= 100000 then
+           coalesce(m.mask, p_none) & ~coalesce(n.mask, p_none) | coalesce(n.met, p_none) end
+  from work w
+  left join met m on m.id = w.id
+  left join named n on n.id = w.id
 $$;
 
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
@@ -2402,6 +2813,59 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+begin
+  sees_rack := false;
+  trusts := '{}';
+  ids := '{}';
+  if p_expr ? 'label' then  -- most are: no path needs to be walked
+    keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label'] else array[p_expr ->> 'label'] end;
+    return;
+  end if;
+  keys := array(
+    select k.key from (
+      select t.key #>> '{}' as key from jsonb_path_query(p_expr, 'strict $.**.label ? (@.type() == "string")', '{}', true) t(key)
+      union select t.key #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.other_label ? (@.type() == "string")', '{}', true) t(key)
+      union select jsonb_object_keys(t.tags) from jsonb_path_query(p_expr, 'strict $.**.tags ? (@.type() == "object")', '{}', true) t(tags)) k
+    order by 1);
+  sees_rack := jsonb_path_exists(p_expr, 'strict $.** ? (exists(@.rack))', '{}', true);
+  trusts := array(
+    select distinct t #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
+  ids := array(
+    select distinct (t.id #>> '{}')::uuid
+    from (select jsonb_path_query(p_expr, 'lax $.**.node[*]') as id
+          union select jsonb_path_query(p_expr, 'lax $.**.resource[*]')) t
+    where jsonb_typeof(t.id) = 'string' and t.id #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+end
+$_$;
+
+CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_expr ? 'label' then
+    return hwqueue.label_words(p_expr);
+  elsif p_expr ? 'tags' then
+    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
+  elsif p_expr ? 'any' then
+    return (
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
+  elsif p_expr ? 'trust' then
+    return 'trusted for ' || left(p_expr ->> 'trust', 100);
+  elsif p_expr ?| array['lease', 'service', 'leases'] then
+    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
+      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
+           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
+           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
+      hwqueue.domain_words(p_expr ->> 'domain'));
+  end if;
+  return hwqueue.target_words(p_expr, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2415,6 +2879,13 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
+  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
@@ -3090,12 +3561,58 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
     || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true then '{"unpinned": true}'::jsonb else '{}' end, '{}')
 $$;
 
+CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select array[0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400]::double precision[] $$;
+
+CREATE FUNCTION hwqueue.histogram_of(p_seconds double precision[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  with placed as materialized (
+    -- of the negatives: width_bucket takes a bound for the first of the next bucket
+    select 14 - width_bucket(-t.seconds, array[-86400, -14400, -3600, -900, -300, -60, -30, -10, -5, -1, -0.5, -0.1, -0.05, -0.01]) as bucket
+    from unnest(p_seconds) t(seconds)
+  )
+  select array(
+    select (select count(*) from placed p where p.bucket = b.bucket) from generate_series(0, 14) b(bucket) order by b.bucket)
+$$;
+
+CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when r.bucket = 15 then 86400 else r.above + (r.bound - r.above) * (r.wanted - r.before) / r.count end
+  from (
+    select c.bucket, c.count, hwqueue.histogram_bounds() as bounds, coalesce((hwqueue.histogram_bounds())[c.bucket - 1], 0) as above,
+           (hwqueue.histogram_bounds())[c.bucket] as bound, sum(c.count) over (order by c.bucket) as until,
+           sum(c.count) over (order by c.bucket) - c.count as before, p_part * sum(c.count) over () as wanted
+    from unnest(p_counts) with ordinality c(count, bucket)
+  ) r
+  where r.count > 0 and r.until >= r.wanted
+  order by r.bucket limit 1
+$$;
+
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
+$$;
+
+CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  )
+  select hwqueue.node_headroom(n.node, hwqueue.idle_load(n.node)), k.mask
+  from (
+    select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
+    from node x
+    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom, cardinality((x.node).gpu_ids),
+             cardinality(array_remove((x.node).gpu_parents, null)), (x.node).core_numa
+  ) k
+  join node n on n.number = k.number
 $$;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -3660,6 +4177,20 @@ CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
   end
 $_$;
 
+CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_expr ->> 'op'
+    when 'exists' then 'has ' || l.label
+    when 'does_not_exist' then 'has no ' || l.label
+    else format('%s %s %s', l.label, case p_expr ->> 'op'
+        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
+        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
+      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
+           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
+  from (select left(p_expr ->> 'label', 60) as label) l
+$$;
+
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3669,6 +4200,15 @@ CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RET
       jsonb_typeof(p_other) = 'array' and hwqueue.label_holds(p_op, p_value, p_other)
     else hwqueue.label_holds(p_op, p_value, jsonb_build_array(p_other))
   end
+$$;
+
+CREATE FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case cardinality(p_keys)
+    when 0 then '{}'
+    when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1]) else '{}' end
+    else (select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k) end
 $$;
 
 CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
@@ -3732,6 +4272,54 @@ begin
   v_there := hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard);
   return jsonb_build_object('value', v_value, 'held', case when v_there then 1 else 0 end, 'elsewhere', false, 'self', false,
     'here', case when v_there and v_runs.is_staying then 1 else 0 end);
+end
+$$;
+
+CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, ordinal integer, at timestamp with time zone, event text, attempt integer, claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.find_lease(p_lease, p_shard);
+  return query
+    with step as (
+      select l.created_at as at, 1 as turn, 'spawned' as event, null::int as attempt, null::bigint as claim_token, null::uuid as node_id,
+             null::jsonb as detail
+      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select x.at, x.turn, x.event, a.attempt, a.claim_token, a.node_id, x.detail
+      from hwqueue.attempt a
+      cross join lateral (values (a.claimed_at, 3, 'claimed', null), (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
+      where a.shard_id = p_shard and a.lease_id = p_lease
+      union all
+      select l.available_at, 2, 'scheduled', null, null, null, null
+      from hwqueue.lease l
+      join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id and d.available_at = l.available_at and d.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select r.eligible_at, 2, 'ready', null, null, null, null
+      from hwqueue.lease l
+      join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
+        and r.position = l.position and r.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
+      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      union all
+      select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
+      from hwqueue.lease l
+      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 5, l.state, l.error)) x(at, turn, event, detail)
+      where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
+        and (x.turn = 5 or l.state = 'completed')
+    )
+    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
+           case when s.turn < 5 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
+    from step s
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
+    window o as (order by s.at, s.turn)
+    order by s.at, s.turn;
 end
 $$;
 
@@ -3806,7 +4394,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3825,7 +4413,11 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
                                                        'attested_by', a.attested_by) order by a.domain)
-                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
+                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
+         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
+                   from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
+         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
+                            'gpu_share_mode', n.gpu_share_mode)
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u
@@ -3846,6 +4438,20 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   from hwqueue.queue q
   where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
+$$;
+
+CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when count(*) = 1 then max(v.word)
+    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
+      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
+    end
+  from (
+    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
+           e.ordinality, count(*) over () as total
+    from jsonb_array_elements(p_values) with ordinality e
+  ) v
 $$;
 
 CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -4185,6 +4791,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+  select m.name, m.labels, m.value
+  from (select hwqueue.clock() as now) t
+  cross join lateral (
+    select * from hwqueue.queue_metrics(t.now, p_shard)
+    union all select * from hwqueue.total_metrics(p_shard)
+    union all select * from hwqueue.demand_metrics(t.now, p_shard)
+    union all select * from hwqueue.node_metrics(t.now, p_shard)
+    union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
+  ) m
+$$;
+
 CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -4288,7 +4913,8 @@ CREATE TABLE hwqueue.reap_mark (
     noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
     estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    class_id bigint DEFAULT 0 NOT NULL
+    class_id bigint DEFAULT 0 NOT NULL,
+    counted_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -4303,6 +4929,8 @@ COMMENT ON COLUMN hwqueue.reap_mark.scheduled_from IS 'the same of scheduled ent
 COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
 
 COMMENT ON COLUMN hwqueue.reap_mark.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
+
+COMMENT ON COLUMN hwqueue.reap_mark.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
 
 CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -4387,6 +5015,23 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
 
+CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select 'cpu_milli', p_cpu_milli
+  union all select 'memory_mib', p_memory_mib
+  union all select 'slots', 1
+  union all
+  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
+         case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
+  union all
+  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
+         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive' then p_gpu_milli else p_gpu_count end
+  where p_gpu_count > 0
+  union all
+  select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
+$$;
+
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -4407,6 +5052,12 @@ declare
 begin
   return array(select (v_prefix || to_hex(v_start + n))::uuid from generate_series(1, p_count) n);
 end
+$$;
+
+CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node_load
+    LANGUAGE sql STABLE
+    AS $$
+  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard order by u.node_id, u.version desc
 $$;
 
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
@@ -4558,11 +5209,80 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with load as materialized (
+    select distinct on (x.node_id) x.* from hwqueue.node_load x where x.shard_id = p_shard order by x.node_id, x.version desc
+  ), fleet as materialized (
+    select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null then 'draining'
+                when n.cordoned_at is not null then 'cordoned' else 'live' end as state,
+           s.seen_at, n.cpu_milli, n.memory_mib, l.cpu_used, l.memory_used,
+           -- whole devices: one that has parts in use is in use
+           cardinality(n.gpu_ids) - cardinality(array_remove(n.gpu_parents, null)) as gpus,
+           (select coalesce(sum(d.used), 0)
+            from unnest(case when n.gpu_parents = '{}' then l.gpu_used else hwqueue.use_of_devices(n, l.gpu_used) end, n.gpu_parents) d(used, parent)
+            where d.parent is null) as gpu_used
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    left join load l on l.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null
+  ), sums as (
+    select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores, sum(f.memory_mib) * 1048576 as memory_bytes,
+           sum(f.gpus) as gpus, sum(f.cpu_used) / 1000.0 as cpu_used, sum(f.memory_used) * 1048576 as memory_used,
+           sum(f.gpu_used) / 1000.0 as gpu_used
+    from unnest(array['live', 'cordoned', 'draining', 'silent']) k(state)
+    left join fleet f on f.state = k.state
+    group by k.state
+  )
+  select v.name, jsonb_build_object('state', s.state), coalesce(v.value, 0)
+  from sums s
+  cross join lateral (values
+    ('hwqueue_nodes', s.nodes::double precision),
+    ('hwqueue_node_cpu_cores', s.cpu_cores),
+    ('hwqueue_node_cpu_cores_used', s.cpu_used),
+    ('hwqueue_node_memory_bytes', s.memory_bytes),
+    ('hwqueue_node_memory_bytes_used', s.memory_used),
+    ('hwqueue_node_gpus', s.gpus),
+    ('hwqueue_node_gpus_used', s.gpu_used)
+  ) v(name, value)
+  union all
+  select 'hwqueue_node_oldest_heartbeat_seconds', '{}', coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
+$$;
+
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when p_node.taints || p_node.operator_taints = '[]' then '[]' else hwqueue.normal_set((
     select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.taints || p_node.operator_taints) t)) end
+$$;
+
+CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']), hwqueue.check_limit(p_limit);
+  return query
+    select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0), n.slots,
+           n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib, coalesce(u.memory_used, 0),
+           cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)), coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
+           cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+    left join (select k.node_id, count(*) as claims from hwqueue.claim k where k.shard_id = p_shard group by k.node_id) c on c.node_id = n.node_id
+    cross join lateral (
+      select l.is_live, case when n.drain_by is not null then 'draining' when n.cordoned_at is not null then 'cordoned'
+                             when l.is_live then 'live' else 'silent' end as state
+      from (select hwqueue.is_live(n, s, v_now) as is_live) l) w
+    where n.shard_id = p_shard and n.deregistered_at is null and (p_state is null or w.state = p_state) and (p_after is null or n.name > p_after)
+    order by n.name limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
@@ -5390,6 +6110,39 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql
+    AS $$
+  select e.ended_at from (
+    select f.finished_at as ended_at
+    from hwqueue.queue q
+    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
+    cross join lateral (
+      select x.finished_at from hwqueue.finished x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
+      order by x.finished_at limit p_n) f
+    where q.shard_id = p_shard
+    union all
+    (select r.finished_at from hwqueue.requeued r
+     where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
+    union all
+    (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to order by a.ended_at limit p_n)
+  ) e
+  order by e.ended_at offset p_n - 1 limit 1
+$$;
+
+CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean, is_open boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select (row_number() over (order by n.node_id))::int - 1, n,
+         case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
+         l.is_live, l.is_live and n.cordoned_at is null
+  from hwqueue.node n
+  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+  cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
+  where n.shard_id = p_shard and n.deregistered_at is null
+$$;
+
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5860,6 +6613,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[], OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_node.node_id is null then
+    return;
+  end if;
+  case p_part
+    when 'require' then
+      code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested);
+      message := hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels);
+    when 'taints' then
+      code := 'untolerated_taint';
+      message := hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}');
+    else
+      select c.code, c.message into code, message
+      from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+      limit 1;
+      if not found then
+        code := 'insufficient_capacity';
+        message := format('not enough %s: the node never has as much',
+          hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)), p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))));
+      end if;
+  end case;
+end
+$$;
+
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -5880,6 +6660,95 @@ declare
 begin
   update hwqueue.queue q set paused_at = coalesce(q.paused_at, v_now)
   where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_paused_at is not null then
+    code := 'queue_paused';
+    message := format('the queue is paused since %s', p_paused_at);
+  elsif p_registered = 0 then
+    code := 'no_node_supports_class';
+    message := 'no node is registered';
+  elsif p_matching = 0 and p_open = 0 then
+    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
+    message := format('of %s registered nodes %s are live, and all of these are cordoned', p_registered, p_live);
+  elsif p_matching = 0 and p_cordoned > 0 then
+    code := 'node_draining';
+    message := format('%s nodes would do, but are cordoned', p_cordoned);
+  elsif p_matching = 0 and p_silent > 0 then
+    code := 'node_not_live';
+    message := format('%s nodes would do, but give no sign of life', p_silent);
+  elsif p_matching = 0 then
+    code := p_code;
+    message := p_message;
+  elsif p_with_room = 0 then
+    code := 'nodes_support_but_contended';
+    message := format('%s nodes match, and none has room now', coalesce(p_matching::text, 'some'));
+  elsif p_free = 0 then
+    code := p_conflict;
+    message := format('%s nodes have room now, and what other leases do forbids all of them', p_with_room);
+  elsif p_waits > '0' then
+    code := 'waiting_for_preferred';
+    message := format('%s nodes could take it now; the oldest may wait %s s more for one that it prefers', p_free, round(extract(epoch from p_waits), 1));
+  else
+    message := format('%s nodes could take it now', p_free);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_now timestamptz := hwqueue.clock();
+  v_none bit varying;
+  v_open int;
+  v_live int;
+begin
+  perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
+          hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
+  select repeat('0', count(*)::int)::bit varying, count(*) filter (where n.is_open), count(*) filter (where n.is_live) into v_none, v_open, v_live
+  from hwqueue.numbered_nodes(v_now, p_shard) n;
+  return query
+    with waiting as materialized (
+      select g.*
+      from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
+            from hwqueue.ready r
+            where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id) and (p_class is null or r.class_id = p_class)
+            group by r.queue_id, r.class_id) g
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
+    ), ids as materialized (
+      select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w
+    ), chosen as materialized (
+      select w.class_id, w.pending, w.oldest_at, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.nodes_near, f.code, f.message,
+             bit_count(f.room)::int as with_room, case when t.mask is null then bit_count(f.room) else bit_count(f.room & t.mask) end::int as free,
+             t.code as conflict
+      from ids
+      cross join lateral hwqueue.class_fits(ids.class_ids, v_now, p_shard) f
+      join waiting w on w.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t on t.class_id = f.class_id
+    )
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), coalesce(c.placement -> 'resources', '{}'),
+           w.pending, w.oldest_at, h.code, h.code is not null and w.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'),
+           h.message, w.nodes_matching, w.free, w.nodes_near
+    from (select x.* from chosen x
+          where p_kind is null or p_kind = 'no_match' and x.nodes_matching = 0 or p_kind = 'contended' and x.nodes_matching > 0 and x.free = 0
+          order by case when p_order = 'pending' then -x.pending end, x.oldest_at, x.class_id limit p_limit) w
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    cross join lateral hwqueue.pending_headline(w.nodes_matching, w.nodes_cordoned, w.nodes_silent, w.with_room, w.free, w.code, w.message, w.conflict,
+      bit_length(v_none), v_open, v_live, q.paused_at, case when c.preferred <> '[]' then w.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+    order by case when p_order = 'pending' then -w.pending end, w.oldest_at, c.class_id;
 end
 $$;
 
@@ -5998,6 +6867,54 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
+    when p_domain in ('node', 'own:node') then 'node ' || coalesce(
+      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
+    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
+$$;
+
+CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_ids bigint[];
+begin
+  perform hwqueue.check_limit(p_limit);
+  v_ids := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
+    order by c.class_id limit p_limit);
+  return query
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), c.labels, c.placement, c.anchors, c.patience,
+           coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
+    from hwqueue.placement_class c
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+    left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
+               where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) w on w.class_id = c.class_id
+    left join (select x.class_id, count(*) as leases from hwqueue.claim x where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) r
+      on r.class_id = c.class_id
+    left join (select x.class_id, sum(x.profiles)::bigint as profiles
+               from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
+                     where p.shard_id = p_shard and p.class_id = any (v_ids) group by 1
+                     union all
+                     select n.class_id, count(*) from hwqueue.node_eligibility n where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
+               group by 1) e on e.class_id = c.class_id
+    left join hwqueue.class_reach h on h.shard_id = p_shard and h.class_id = c.class_id
+    where c.shard_id = p_shard and c.class_id = any (v_ids)
+    order by c.class_id;
+end
+$$;
+
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -6099,6 +7016,7 @@ begin
   end if;
   perform hwqueue.stamp_retired(p_limit, p_shard);
   v_now := hwqueue.clock();
+  perform hwqueue.prune_minutes(p_limit, v_now, p_shard);
   leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
   classes := hwqueue.prune_classes(p_limit, p_shard);
   nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
@@ -6125,6 +7043,7 @@ CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time 
     LANGUAGE plpgsql
     AS $$
 declare
+  v_counted_before timestamptz := hwqueue.counted_before(p_now, p_shard);
   v_old uuid[];
 begin
   v_old := array(
@@ -6134,7 +7053,7 @@ begin
     cross join lateral (
       select f.lease_id from hwqueue.finished f
       where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
-        and f.finished_at < p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end
+        and f.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
       order by f.finished_at limit p_limit
     ) f
     join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state
@@ -6142,6 +7061,25 @@ begin
     limit p_limit
     for update of l skip locked);
   return hwqueue.delete_leases(v_old, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from hwqueue.minute_stat m where m.ctid = any (array(
+    select o.place
+    from hwqueue.queue q
+    cross join lateral (
+      select x.minute from hwqueue.minute_stat x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
+      order by x.minute desc limit 1) k
+    cross join lateral (
+      select x.ctid as place from hwqueue.minute_stat x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < k.minute
+      order by x.minute limit p_limit for update skip locked) o
+    where q.shard_id = p_shard limit p_limit));
 end
 $$;
 
@@ -6343,6 +7281,7 @@ begin
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
+      delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
       delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
@@ -6404,6 +7343,37 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_now timestamptz := hwqueue.clock();
+begin
+  return query
+    select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
+           r.oldest_at, d.next_at, q.paused_at
+    from hwqueue.queue q
+    left join (
+      select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
+    left join (
+      select e.queue_id, count(*) as leases, min(e.available_at) as next_at from hwqueue.scheduled e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
+    left join (
+      select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= v_now) as stopping,
+             count(*) filter (where e.expires_at <= v_now) as expired
+      from hwqueue.claim e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
+    where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
+    order by q.name;
+end
+$$;
+
 CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -6428,6 +7398,20 @@ begin
     exit when found;
   end loop;
 end
+$$;
+
+CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
+  from hwqueue.queue_depth(p_shard => p_shard) d
+  cross join lateral (values
+    ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
+    ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
+    ('hwqueue_leases', '{"state": "claimed"}', d.running),
+    ('hwqueue_oldest_pending_seconds', '{}', coalesce(hwqueue.seconds_since(d.oldest_at, p_now), 0)),
+    ('hwqueue_queue_paused', '{}', case when d.paused_at is null then 0 else 1 end)
+  ) s(name, labels, value)
 $$;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
@@ -6605,10 +7589,13 @@ declare
   v_postponed int;
   v_scheduled int;
   v_stays int;
+  v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
   if p_holds then
+    -- first: it only reads, and what the others lock is held to the end
+    select r.counted_to, r.more into v_from.counted_to, v_uncounted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
     if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';
@@ -6630,7 +7617,7 @@ begin
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
-  more := p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
+  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
@@ -6687,7 +7674,7 @@ begin
   end if;
   delete from hwqueue.ready r using unnest(v_late) v
   where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -6731,7 +7718,7 @@ begin
   end if;
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), p_now, p_shard);
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -7301,9 +8288,15 @@ begin
       'only failed and cancelled leases can be requeued');
   end if;
   v_now := hwqueue.clock();
-  delete from hwqueue.finished f
-  where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
-    and f.lease_id = p_lease;
+  -- it finished all the same, and may not have been counted yet
+  with again as (
+    delete from hwqueue.finished f
+    where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
+      and f.lease_id = p_lease
+    returning f.*
+  )
+  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
+  select a.shard_id, a.queue_id, a.state, a.finished_at, a.lease_id from again a;
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
@@ -7392,6 +8385,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select string_agg(case r.key
+      when 'gpu' then r.value || ' GPU'
+      when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
+      when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
+      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
+      else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
+      strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
+  from jsonb_each_text(p_resources) r
+$$;
+
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7467,6 +8473,38 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT counted_to timestamp with time zone, OUT more boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_own xid8 := pg_current_xact_id();
+  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
+  v_safe timestamptz := case when v_oldest_running >= v_own then p_now
+                             when v_oldest_running >= p_mark.noted_before then p_mark.noted_at else '-infinity' end;
+  v_left int := p_limit;
+  v_first timestamptz;
+  v_until timestamptz;
+begin
+  counted_to := p_mark.counted_to;
+  more := false;
+  while counted_to < v_safe loop
+    v_first := hwqueue.nth_ended(1, counted_to, v_safe, p_shard);
+    if v_first is null then
+      counted_to := v_safe;
+      exit;
+    end if;
+    more := v_left <= 0;
+    exit when more;
+    v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
+    -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
+    v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
+    v_left := v_left - hwqueue.count_ended(v_first, v_until, p_shard);
+    counted_to := v_until;
+  end loop;
+  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < counted_to;
+end
+$$;
+
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
@@ -7516,6 +8554,10 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
   select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
 $$;
 
+CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
+
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -7557,6 +8599,19 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
+$$;
+
+CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
+      when p_selector -> 'exprs' = '[]' then 'any lease'
+      else 'leases with ' || (
+        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
+    || case when p_tenants is null then ''
+            when p_tenants = '"*"' then ' of any tenant'
+            else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
@@ -8147,6 +9202,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
+    when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
+    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
+                p_spread ->> 'max_skew', d.domain) end
+  from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
+       (select hwqueue.domain_words(p_spread ->> 'domain') as place,
+               left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
+$$;
+
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8218,6 +9286,32 @@ CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue
                    and p_profile.gpu_share_mode = 'fractional' then true
          else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
                                                  p_gpu_ids, p_gpu_parents) end
+$$;
+
+CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.check_limit(p_limit);
+  return query
+    select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
+    from (
+      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_open) as live, coalesce(sum(c.claims), 0) as claims
+      from hwqueue.numbered_nodes(v_now, p_shard) n
+      left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard group by r.node_id) c on c.node_id = (n.node).node_id
+      group by 1
+    ) k
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = k.profile_id
+    cross join lateral jsonb_each(p.labels) t
+    where p_label is null or t.key = p_label
+    group by t.key, t.value
+    order by sum(k.nodes) desc, t.key, t.value limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
@@ -8493,6 +9587,55 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
+    LANGUAGE sql STABLE
+    AS $$
+  with asked as materialized (
+    select c.class_id, t.term_id, t.use, t.domain, (s.value -> 'self')::boolean as is_self, (t.spec #>> '{all,0,lease}')::uuid as lease_id, (
+             select min((x.value ->> 'max_per_domain')::bigint) from jsonb_array_elements(c.spread) x
+             where x.value ? 'max_per_domain' and (x.value ->> 'term')::bigint = s.ordinality - 1) as most
+    from hwqueue.placement_class c
+    cross join lateral jsonb_array_elements(c.terms) with ordinality s
+    join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.terms <> '[]' and t.published_at is not null
+      and t.use in ('away', 'cap', 'toward')
+  ), place as materialized (
+    select k.term_id, k.domain as value, sum(k.leases) as leases from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id in (select a.term_id from asked a) group by 1, 2 having sum(k.leases) > 0
+    union all
+    select a.term_id, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels), 1
+    from (select distinct x.term_id, x.domain, x.lease_id from asked x where x.lease_id is not null) a
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = a.lease_id
+    left join hwqueue.claim r on r.shard_id = p_shard and r.lease_id = a.lease_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when l.state = 'completed' and a.term_id in (
+      select x.term_id from asked x where x.use = 'toward') then l.node_id end)
+  ), held as materialized (  -- places that something keeps others out of
+    select t.term_id, t.domain, t.spec, t.anchors, k.domain as value
+    from hwqueue.term t
+    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id
+    where t.shard_id = p_shard and t.use = 'away' and t.published_at is not null
+    group by t.term_id, t.domain, t.spec, t.anchors, k.domain having sum(k.holders) > 0
+  )
+  select a.class_id, case a.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, a.term_id, a.domain, k.value
+  from asked a
+  join place k on k.term_id = a.term_id
+  where a.use = 'away' or a.use = 'cap' and k.leases + case when a.is_self then 1 else 0 end > a.most
+  union all
+  select a.class_id, 'required_affinity_unsatisfiable', true, a.term_id, a.domain, k.value
+  from asked a
+  left join place k on k.term_id = a.term_id
+  where a.use = 'toward' and (k.term_id is not null or not a.is_self)  -- a lease may start the group that it requires to be with
+  union all
+  select x.class_id, 'anti_affinity_conflict', false, h.term_id, h.domain, h.value
+  from held h
+  join (select distinct c.class_id, t.term_id
+        from (select distinct y.term_id, y.spec, y.anchors from held y) t
+        cross join lateral unnest(t.anchors) a(anchor)
+        join (select k as class, k.class_id, s.anchor from hwqueue.placement_class k cross join lateral unnest(hwqueue.selected_anchors(k)) s(anchor)
+              where k.shard_id = p_shard and k.class_id = any (p_class_ids) and exists (select 1 from held)) c on c.anchor = a.anchor
+        where hwqueue.term_selects(t.spec, c.class)) x on x.term_id = h.term_id
+$$;
+
 CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE
     AS $$
@@ -8574,6 +9717,18 @@ begin
     when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
     else hwqueue.normal_value(p_value) end;
 end
+$$;
+
+CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
 $$;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
@@ -8697,6 +9852,58 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_until timestamptz := date_trunc('minute', hwqueue.clock());
+begin
+  if p_minutes is null or p_minutes not between 1 and 1440 then
+    perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
+      'minutes are kept for a day');
+  end if;
+  return query
+    with ended as (
+      select m.minute, m.completed - coalesce(o.completed, 0) as completed, m.failed - coalesce(o.failed, 0) as failed,
+             m.cancelled - coalesce(o.cancelled, 0) as cancelled, m.retried - coalesce(o.retried, 0) as retried,
+             m.attempts_expired - coalesce(o.attempts_expired, 0) as expired,
+             m.completed + m.attempts_failed + m.attempts_expired + m.attempts_superseded + m.attempts_released + m.attempts_cancelled
+               - coalesce(o.completed + o.attempts_failed + o.attempts_expired + o.attempts_superseded + o.attempts_released
+                          + o.attempts_cancelled, 0) as claims,
+             hwqueue.add_histograms(m.wait_counts, o.wait_counts, -1) as wait_counts,
+             hwqueue.add_histograms(m.run_counts, o.run_counts, -1) as run_counts
+      from hwqueue.queue q
+      join hwqueue.minute_stat m on m.shard_id = q.shard_id and m.queue_id = q.queue_id
+      left join lateral (
+        select x.* from hwqueue.minute_stat x
+        where x.shard_id = m.shard_id and x.queue_id = m.queue_id and x.minute < m.minute order by x.minute desc limit 1) o on true
+      where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
+        and m.minute > v_until - p_minutes * interval '1 minute'
+    ), sums as (
+      select e.minute, sum(e.claims) as claims, sum(e.completed) as completed, sum(e.failed) as failed, sum(e.cancelled) as cancelled,
+             sum(e.retried) as retried, sum(e.expired) as expired
+      from ended e group by e.minute
+    ), times as (
+      select b.minute, array_agg(b.waits order by b.bucket) as waits, array_agg(b.runs order by b.bucket) as runs
+      from (
+        select e.minute, h.bucket, sum(h.waits)::bigint as waits, sum(h.runs)::bigint as runs
+        from ended e cross join lateral unnest(e.wait_counts, e.run_counts) with ordinality h(waits, runs, bucket)
+        group by e.minute, h.bucket) b
+      group by b.minute
+    )
+    select g.minute, coalesce(s.claims, 0)::bigint, coalesce(s.completed, 0)::bigint, coalesce(s.failed, 0)::bigint,
+           coalesce(s.cancelled, 0)::bigint, coalesce(s.retried, 0)::bigint, coalesce(s.expired, 0)::bigint,
+           hwqueue.histogram_quantile(t.waits, 0.5), hwqueue.histogram_quantile(t.waits, 0.95),
+           hwqueue.histogram_quantile(t.runs, 0.5), hwqueue.histogram_quantile(t.runs, 0.95), p_shard
+    from generate_series(v_until - (p_minutes - 1) * interval '1 minute', v_until, interval '1 minute') g(minute)
+    left join sums s on s.minute = g.minute
+    left join times t on t.minute = g.minute
+    order by g.minute;
+end
+$$;
+
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -8706,6 +9913,58 @@ CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boo
       when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
       when 'gt' then hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
       when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value') end, false)
+$$;
+
+CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with tainted as materialized (  -- profiles that differ in taints
+    select p.taints, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = (n.node).profile_id
+    group by p.taints
+  )
+  select t, coalesce(bit_or(x.mask), p_none)
+  from unnest(p_tolerate) t
+  left join tainted x on x.taints = '[]' or hwqueue.barring_taints(x.taints, t) = '[]'
+  group by t
+$$;
+
+CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with total as (
+    select q.name as queue, m.*
+    from hwqueue.queue q
+    left join lateral (
+      select x.* from hwqueue.minute_stat x where x.shard_id = q.shard_id and x.queue_id = q.queue_id order by x.minute desc limit 1) m on true
+    where q.shard_id = p_shard and q.dropped_at is null
+  )
+  select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
+  from total t
+  cross join lateral (values
+    ('hwqueue_leases_finished_total', '{"outcome": "completed"}'::jsonb, t.completed::double precision),
+    ('hwqueue_leases_finished_total', '{"outcome": "failed"}', t.failed),
+    ('hwqueue_leases_finished_total', '{"outcome": "cancelled"}', t.cancelled),
+    ('hwqueue_claims_ended_total', '{"outcome": "completed"}', t.completed),
+    ('hwqueue_claims_ended_total', '{"outcome": "failed"}', t.attempts_failed),
+    ('hwqueue_claims_ended_total', '{"outcome": "expired"}', t.attempts_expired),
+    ('hwqueue_claims_ended_total', '{"outcome": "superseded"}', t.attempts_superseded),
+    ('hwqueue_claims_ended_total', '{"outcome": "released"}', t.attempts_released),
+    ('hwqueue_claims_ended_total', '{"outcome": "cancelled"}', t.attempts_cancelled),
+    ('hwqueue_retries_total', '{}', t.retried),
+    ('hwqueue_wait_seconds_sum', '{}', t.wait_seconds),
+    ('hwqueue_wait_seconds_count', '{}', (select sum(c.count) from unnest(t.wait_counts) c(count))),
+    ('hwqueue_run_seconds_sum', '{}', t.run_seconds),
+    ('hwqueue_run_seconds_count', '{}', (select sum(c.count) from unnest(t.run_counts) c(count)))
+  ) s(name, labels, value)
+  union all
+  select h.name, jsonb_build_object('queue', t.queue, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
+         coalesce(sum(h.counts[b.bucket]) over (partition by t.queue, h.name order by b.bucket), 0)::double precision
+  from total t
+  cross join lateral (values
+    ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name, counts)
+  cross join generate_series(1, 15) b(bucket)
 $$;
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
@@ -8787,6 +10046,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, code text, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with taken as materialized (
+    select * from hwqueue.taken_places(p_class_ids, p_shard)
+  ), place as materialized (
+    select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack, (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from (select distinct t.domain from taken t) d
+    cross join hwqueue.numbered_nodes(p_now, p_shard) n
+    group by 1, 2
+  )
+  select u.class_id, min(u.code), bit_and(u.mask)
+  from (
+    select t.class_id, t.code, case when t.is_only then coalesce(bit_or(p.mask), p_none) else ~coalesce(bit_or(p.mask), p_none) end as mask
+    from taken t
+    left join place p on p.domain = t.domain and p.value = t.value
+    group by t.class_id, t.code, t.is_only, t.term_id
+  ) u
+  group by u.class_id
+$$;
+
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -8839,6 +10119,31 @@ begin
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
 end
+$$;
+
+CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    AS $$
+  with mark as (
+    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at, greatest(m.counted_to, i.applied_at) as counted_to
+    from hwqueue.schema_info i
+    left join lateral (
+      select x.* from hwqueue.reap_mark x where x.shard_id = p_shard order by x.version desc limit 1) m on true
+  )
+  select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
+  union all
+  select 'hwqueue_statistics_lag_seconds', '{}', hwqueue.seconds_since(m.counted_to, p_now) from mark m
+  union all
+  select 'hwqueue_claims_overdue', '{}', count(*)
+  from mark m
+  cross join lateral (
+    select 1 from hwqueue.claim c
+    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+    where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= p_now and c.shard_id = p_shard
+      and c.expires_at + q.reap_grace <= p_now
+    limit 10000) c
+  union all
+  select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1 from hwqueue.schema_info i
 $$;
 
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
@@ -9228,6 +10533,22 @@ CREATE TABLE hwqueue.idempotency (
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
+CREATE VIEW hwqueue.lease_history AS
+ SELECT h.shard_id,
+    l.lease_id,
+    h.ordinal,
+    h.at,
+    h.event,
+    h.attempt,
+    h.claim_token,
+    h.node_id,
+    h.node_name,
+    h.lasted,
+    h.detail
+   FROM ((hwqueue.shard s
+     JOIN hwqueue.lease l ON ((l.shard_id = s.shard_id)))
+     CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id, l.shard_id) h(shard_id, lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail));
+
 CREATE TABLE hwqueue.lease_transition (
     from_state text NOT NULL,
     to_state text NOT NULL,
@@ -9247,6 +10568,38 @@ CREATE TABLE hwqueue.low_water (
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
+
+CREATE TABLE hwqueue.minute_stat (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    minute timestamp with time zone NOT NULL,
+    completed bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    cancelled bigint DEFAULT 0 NOT NULL,
+    attempts_failed bigint DEFAULT 0 NOT NULL,
+    attempts_expired bigint DEFAULT 0 NOT NULL,
+    attempts_superseded bigint DEFAULT 0 NOT NULL,
+    attempts_released bigint DEFAULT 0 NOT NULL,
+    attempts_cancelled bigint DEFAULT 0 NOT NULL,
+    retried bigint DEFAULT 0 NOT NULL,
+    wait_seconds double precision DEFAULT 0 NOT NULL,
+    wait_counts bigint[] NOT NULL,
+    run_seconds double precision DEFAULT 0 NOT NULL,
+    run_counts bigint[] NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.minute_stat.failed IS 'leases that are dead: no attempt left, or a deadline passed';
+
+COMMENT ON COLUMN hwqueue.minute_stat.attempts_failed IS 'claims that ended so, whether or not another attempt followed; likewise the others';
+
+COMMENT ON COLUMN hwqueue.minute_stat.retried IS 'claims that failed, expired or were superseded and whose lease went back';
+
+COMMENT ON COLUMN hwqueue.minute_stat.wait_seconds IS 'of completed leases: from claimable to claimed, summed up';
+
+COMMENT ON COLUMN hwqueue.minute_stat.wait_counts IS 'how many of them waited how long, by histogram_bounds; the last one: longer';
+
+COMMENT ON COLUMN hwqueue.minute_stat.run_seconds IS 'of completed leases: from claimed to completed; likewise run_counts';
 
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
@@ -9271,6 +10624,91 @@ COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; jud
 
 COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
+CREATE VIEW hwqueue.node_usage AS
+ SELECT u.shard_id,
+    u.node_id,
+    u.node_name,
+    u.rack,
+    u.state,
+    u.live,
+    u.seen_at,
+    u.claims,
+    u.slots,
+    u.cpu_milli,
+    u.cpu_used,
+    u.memory_mib,
+    u.memory_used,
+    u.gpus,
+    u.gpus_free,
+    u.gpu_milli_used,
+    u.cores,
+    u.cores_free,
+    u.custom,
+    u.custom_used,
+    u.profile_id
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.node_usage(p_shard => s.shard_id) u(shard_id, node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id));
+
+CREATE VIEW hwqueue.pending_contended AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'contended'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE VIEW hwqueue.pending_no_match AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'no_match'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE VIEW hwqueue.pending_reasons AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
     START WITH 1
@@ -9279,6 +10717,28 @@ ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS A
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE VIEW hwqueue.placement_class_stats AS
+ SELECT c.shard_id,
+    c.class_id,
+    c.queue,
+    c.tenant,
+    c.service_id,
+    c.task_name,
+    c.words,
+    c.labels,
+    c.placement,
+    c.anchors,
+    c.patience,
+    c.pending,
+    c.oldest_at,
+    c.running,
+    c.profiles,
+    c.reach,
+    c.created_at,
+    c.retired_at
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.placement_class_stats(p_limit => NULL::integer, p_shard => s.shard_id) c(shard_id, class_id, queue, tenant, service_id, task_name, words, labels, placement, anchors, patience, pending, oldest_at, running, profiles, reach, created_at, retired_at));
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -9326,6 +10786,20 @@ CREATE TABLE hwqueue.prune_mark (
     profile_id bigint DEFAULT 0 NOT NULL
 );
 
+CREATE VIEW hwqueue.queue_depth AS
+ SELECT d.shard_id,
+    d.queue,
+    d.pending,
+    d.scheduled,
+    d.running,
+    d.stopping,
+    d.expired,
+    d.oldest_at,
+    d.next_at,
+    d.paused_at
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.queue_depth(p_shard => s.shard_id) d(shard_id, queue, pending, scheduled, running, stopping, expired, oldest_at, next_at, paused_at));
+
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
     START WITH 1
@@ -9351,6 +10825,14 @@ ALTER TABLE hwqueue.ready ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTI
     CACHE 1
 );
 
+CREATE TABLE hwqueue.requeued (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    state text NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    lease_id uuid NOT NULL
+);
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -9371,6 +10853,16 @@ CREATE TABLE hwqueue.service (
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
+
+CREATE VIEW hwqueue.tag_distribution AS
+ SELECT t.shard_id,
+    t.label,
+    t.value,
+    t.nodes,
+    t.live,
+    t.claims
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.tag_distribution(p_limit => NULL::integer, p_shard => s.shard_id) t(shard_id, label, value, nodes, live, claims));
 
 CREATE TABLE hwqueue.term_count (
     shard_id integer NOT NULL,
@@ -9425,6 +10917,9 @@ ALTER TABLE ONLY hwqueue.lease_transition
 
 ALTER TABLE ONLY hwqueue.low_water
     ADD CONSTRAINT low_water_pkey PRIMARY KEY (shard_id, queue_id, class_id, version);
+
+ALTER TABLE ONLY hwqueue.minute_stat
+    ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
 
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
@@ -9486,6 +10981,8 @@ ALTER TABLE ONLY hwqueue.shard
 ALTER TABLE ONLY hwqueue.term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
 
+CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
+
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
 CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
@@ -9538,6 +11035,8 @@ CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
+CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
+
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX term_anchors ON hwqueue.term USING gin (anchors);
@@ -9557,6 +11056,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_si
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
@@ -9572,6 +11073,10 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
@@ -9626,6 +11131,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
@@ -9671,15 +11178,23 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_asks(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
@@ -9701,9 +11216,13 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -9724,11 +11243,15 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
@@ -9755,9 +11278,17 @@ REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timesta
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -9830,7 +11361,15 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9904,7 +11443,11 @@ REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values js
 
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -9915,6 +11458,10 @@ REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
@@ -9936,6 +11483,8 @@ REVOKE ALL ON FUNCTION hwqueue.list_queues(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9970,6 +11519,10 @@ REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.metrics(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
@@ -9986,9 +11539,13 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10004,7 +11561,13 @@ REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
@@ -10066,6 +11629,10 @@ REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
@@ -10098,15 +11665,29 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[], OUT code text, OUT message text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -10123,6 +11704,8 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_shard integer) TO hwqueue
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10144,7 +11727,13 @@ REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
@@ -10235,6 +11824,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
@@ -10247,6 +11838,8 @@ REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT counted_to timestamp with time zone, OUT more boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
@@ -10255,9 +11848,13 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -10324,6 +11921,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
@@ -10333,6 +11932,10 @@ REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_plac
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
@@ -10354,6 +11957,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -10361,6 +11966,8 @@ REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_s
 REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -10374,7 +11981,15 @@ REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placem
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -10390,12 +12005,16 @@ REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect te
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -10438,3 +12057,27 @@ REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.node_usage TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.node_usage TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_contended TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_contended TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_no_match TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_no_match TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_reasons TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_reasons TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.placement_class_stats TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.placement_class_stats TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.queue_depth TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.queue_depth TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.tag_distribution TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.tag_distribution TO hwqueue_admin;
