@@ -36,7 +36,7 @@ class WorkerSettings:
         capacity: What may be set aside: `cpu_milli`, `memory_mib` and custom countables, integers
             from 0 to 10**12. None: detected (see `detect`); `{}`: nothing is counted.
         gpus: The node's GPUs, whole ones in PCI bus order, parts of them (MIG) anywhere. None:
-            detected; `()`: it has none.
+            detected, parts included; `()`: it has none.
         rack: Number of the rack, 0 to 2**32 - 1. None: unknown.
         detect: Whether labels, capacity, cores and GPUs that are not given are read from the
             machine.
