@@ -15,6 +15,7 @@ from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.pinning import pinned
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -210,7 +211,7 @@ class Runner:
         claim = execution.claim
         handler = execution.task.handler
         if not execution.task.wants_context:
-            return self._loop.run_in_executor(self._threads, _call, handler, claim.params)
+            return self._loop.run_in_executor(self._threads, _call, handler, claim)
 
         def extend(by: timedelta) -> datetime:
             asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
@@ -218,7 +219,7 @@ class Runner:
 
         context = LeaseContext(claim=claim, extend_claim=extend)
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, _call, handler, claim.params, context)
+        return self._loop.run_in_executor(self._threads, _call, handler, claim, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
         claim = execution.claim
@@ -249,13 +250,14 @@ class Runner:
         return await self._extend_claim(claim, by)
 
 
-def _call(handler: Callable[..., Any], *arguments: Any) -> Outcome | None:
-    """Run a sync handler, in a thread; None when it gave way.
+def _call(handler: Callable[..., Any], claim: Claim, *context: LeaseContext) -> Outcome | None:
+    """Run a sync handler, in a thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
     """
     try:
-        return outcome.of_result(handler(*arguments))
+        with pinned(claim):
+            return outcome.of_result(handler(claim.params, *context))
     except (Cancelled, asyncio.CancelledError):
         return None
     except BaseException as error:

@@ -95,7 +95,9 @@ class Worker:
         shutdown, settings = self._shutdown, self._settings
         node = await describe_node(settings)
         tasks = list(self._app.tasks)
-        loose = [name for name, task in self._app.tasks.items() if not task.process]
+        loose = [
+            name for name, task in self._app.tasks.items() if task.is_async and not task.process
+        ]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
         client = AsyncClient(_careful(settings.dsn))

@@ -42,7 +42,7 @@ class WorkerSettings:
             machine.
         cpu_isolation: CPU classes that the node honours, beside best_effort: "whole_core",
             "strict_isolated". They need `detect`, which finds the cores, and a system that can pin
-            processes; only handlers with `process=True` are pinned.
+            (Linux). Handlers in threads and processes are pinned, async ones are not.
         gpu_exclusivity: GPU classes that it honours, beside shared: "session_exclusive",
             "device_exclusive", "partition_exclusive".
         default_cpu_isolation: The class of leases that ask for none; one of those honoured. None:
