@@ -70,6 +70,7 @@ _CLAIM = {"p_lease": "uuid", "p_token": "bigint"}
 _QUEUES = {"p_queues": "text[]"}
 _HOW_MUCH = {"p_qty": "integer", "p_tasks": "text[]", "p_claim_timeout": "interval"}
 _LIMIT = {"p_limit": "integer"}
+_UNLESS_WITHIN = {"p_unless_within": "interval"}
 _TRUST = {"p_node": "uuid", "p_domain": "text"}
 _SERVICE = {"p_service": "uuid"}
 
@@ -151,8 +152,8 @@ SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb
 SERVICE_POLICY = _call("service_policy", _SERVICE)
 
 # maintenance
-REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
-PRUNE = _call("prune", optional=_LIMIT, row=types.PruneResult)
+REAP = _call("reap", optional={**_LIMIT, **_UNLESS_WITHIN}, row=types.ReapResult)
+PRUNE = _call("prune", optional={**_LIMIT, **_UNLESS_WITHIN}, row=types.PruneResult)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
 # about the whole database, so without a shard
 SCHEMA_VERSION = Call(

@@ -46,6 +46,7 @@ grant execute on function
   hwqueue.extend_claim(uuid, bigint, interval, int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.reap(int, interval, int),
+  hwqueue.prune(int, interval, int),
   hwqueue.list_queues(int)
   to hwqueue_worker, hwqueue_admin;
 
@@ -71,7 +72,7 @@ grant execute on function
   hwqueue.service_policy(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, int),
+  hwqueue.prune(int, interval, int),
   hwqueue.verify_invariants(int)
   to hwqueue_operator, hwqueue_admin;
 

@@ -59,6 +59,8 @@ class WorkerSettings:
         reap_interval: Mean time between two calls of `reap`, which brings back the leases of dead
             workers, 100 ms to 1 day. Many workers together reap at most ten times as often. None:
             never; something else has to.
+        prune_interval: Mean time between two calls of `prune`, which deletes what queues keep no
+            longer, 1 s to 1 day. Many workers together prune at most twice as often. None: never.
         shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left
             behind (thread), 0 to 1 h.
@@ -88,6 +90,7 @@ class WorkerSettings:
     heartbeat_interval: timedelta = timedelta(seconds=15)
     heartbeat_timeout: timedelta = timedelta(seconds=45)
     reap_interval: timedelta | None = timedelta(seconds=10)
+    prune_interval: timedelta | None = timedelta(minutes=1)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     cancel_grace: timedelta = timedelta(seconds=5)
     shard: int = 0
@@ -141,6 +144,8 @@ class WorkerSettings:
         _check_span("cancel_grace", self.cancel_grace, timedelta(0), hour)
         if self.reap_interval is not None:
             _check_span("reap_interval", self.reap_interval, timedelta(seconds=0.1), day)
+        if self.prune_interval is not None:
+            _check_span("prune_interval", self.prune_interval, timedelta(seconds=1), day)
         if self.claim_timeout is not None:
             _check_span("claim_timeout", self.claim_timeout, timedelta(seconds=1), day)
         if self.heartbeat_timeout <= self.heartbeat_interval:

@@ -55,7 +55,7 @@ MAY_CALL: dict[str, set[str]] = {
     "set_service_policy": {OPERATOR, ADMIN},
     "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},
-    "prune": {OPERATOR, ADMIN},
+    "prune": {WORKER, OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},
     "create_queue": {ADMIN},
     "set_queue_policy": {ADMIN},

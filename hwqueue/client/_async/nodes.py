@@ -204,15 +204,21 @@ class AsyncNodes(AsyncCaller):
             calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
         )
 
-    async def prune(self, *, limit: int = 10_000, shard: int = 0) -> PruneResult:
+    async def prune(
+        self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0), shard: int = 0
+    ) -> PruneResult:
         """Remove what is past its retention.
 
         Args:
-            limit: Most of each kind.
+            limit: Most of each kind, about.
+            unless_within: Do nothing if somebody pruned less than this ago, 0 to 1 day.
 
+        Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return await self._row(calls.PRUNE, PruneResult, p_limit=limit, p_shard=shard)
+        return await self._row(
+            calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
+        )
 
     async def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted anew; it reads everything.
