@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from hwqueue.cli import db, demo, lease, match, node, queue, replay, service, wire, worker
 from hwqueue.cli.options import Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
+from hwqueue.cli.top import command as top
 from hwqueue.errors import HwqueueError, translate
 
 # Adding a group of commands is adding a line here.
@@ -29,6 +30,7 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
 # Commands without a noun: name, function, example.
 COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
     ("match", match.match, match.EXAMPLE),
+    ("top", top.top, top.EXAMPLE),
     ("demo", demo.demo, demo.EXAMPLE),
     ("replay", replay.replay, replay.EXAMPLE),
 )

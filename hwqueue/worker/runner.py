@@ -211,7 +211,7 @@ class Runner:
         claim = execution.claim
         handler = execution.task.handler
         if not execution.task.wants_context:
-            return self._loop.run_in_executor(self._threads, _call, handler, claim)
+            return self._loop.run_in_executor(self._threads, _call, claim, handler)
 
         def extend(by: timedelta) -> datetime:
             asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
@@ -219,7 +219,7 @@ class Runner:
 
         context = LeaseContext(claim=claim, extend_claim=extend)
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, _call, handler, claim, context)
+        return self._loop.run_in_executor(self._threads, _call, claim, handler, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
         claim = execution.claim
@@ -250,7 +250,7 @@ class Runner:
         return await self._extend_claim(claim, by)
 
 
-def _call(handler: Callable[..., Any], claim: Claim, *context: LeaseContext) -> Outcome | None:
+def _call(claim: Claim, handler: Callable[..., Any], *context: LeaseContext) -> Outcome | None:
     """Run a sync handler, in a thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
