@@ -191,8 +191,8 @@ async def test_without_an_answer_the_last_values_stay() -> None:
 
 
 async def test_no_first_answer_either() -> None:
-    async with shown(TimeoutError()) as (pilot, _source):
-        assert "NO ANSWER: TimeoutError" in text_of(pilot)
+    async with shown(psycopg.OperationalError()) as (pilot, _source):
+        assert "NO ANSWER: OperationalError" in text_of(pilot)
 
 
 async def test_pausing() -> None:

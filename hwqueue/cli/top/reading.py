@@ -35,7 +35,7 @@ class Reading:
 class Source(Protocol):
     """Where readings come from.
 
-    Both raise HwqueueError, psycopg.Error and TimeoutError when the database does not answer.
+    Both raise HwqueueError and psycopg.Error when the database does not answer.
     """
 
     async def read(self) -> Reading:

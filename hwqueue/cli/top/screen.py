@@ -115,7 +115,7 @@ class Facts(ModalScreen[None]):
     async def _ask(self, later: Callable[[], Awaitable[Sequence[str]]]) -> None:
         try:
             text = "\n".join(map(plain_text, await later()))
-        except (HwqueueError, psycopg.Error, TimeoutError) as error:
+        except (HwqueueError, psycopg.Error) as error:
             text = f"no answer: {in_one_line(error)}"
         self.query_one("#later", Static).update(text + "\n")
 
@@ -208,7 +208,7 @@ class Top(App[None]):
             self._wake.clear()
             try:
                 self._reading, self._error = await self._source.read(), None
-            except (HwqueueError, psycopg.Error, TimeoutError) as error:
+            except (HwqueueError, psycopg.Error) as error:
                 self._error = in_one_line(error)
             self._draw()
             await self._wait()

@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.calls import LIMIT_TIME
 from hwqueue.cli.top.reading import Reading
 from hwqueue.client import AsyncClient
 from hwqueue.types import ClassExplanation, NearNode, PendingReason
@@ -18,31 +23,37 @@ MOST_EVENTS = 200
 MINUTES = 31
 NEAREST = 5
 
+# A server that has vanished is noticed.
+_CAREFUL = {"connect_timeout": "5", "tcp_user_timeout": "10000"}
+
 
 class DatabaseSource:
-    """One connection, one query after the other.
+    """One connection, one query after the other; made anew after it was lost.
 
     Args:
         dsn: The database; it is connected to by the first reading.
-        patience: How long a reading may take; then it is given up, on the server, too.
+        patience: How long one query may take; then the server gives it up.
     """
 
     def __init__(
-        self, dsn: str, *, shard: int = 0, patience: timedelta = timedelta(seconds=10)
+        self, dsn: str, *, shard: int = 0, patience: timedelta = timedelta(seconds=5)
     ) -> None:
-        self._client = AsyncClient(dsn, pool_size=1, pool_timeout=patience)
-        self._is_open = False
+        self._dsn = make_conninfo("", **{**_CAREFUL, **conninfo_to_dict(dsn)})
         self._shard = shard
         self._patience = patience
+        self._connection: AsyncConnection[Any] | None = None
+        self._turn = asyncio.Lock()
 
     async def read(self) -> Reading:
         """Read everything."""
-        async with self._bounded():
-            queues = await self._client.queue_depth(shard=self._shard)
-            pending = await self._client.pending_reasons(limit=MOST_CLASSES + 1, shard=self._shard)
-            nodes = await self._client.node_usage(limit=MOST_NODES + 1, shard=self._shard)
-            events = await self._client.list_events(limit=MOST_EVENTS, shard=self._shard)
-            minutes = await self._client.throughput(minutes=MINUTES, shard=self._shard)
+        shard = self._shard
+        async with self._client() as client:
+            queues = await client.queue_depth(shard=shard)
+            pending = await client.pending_reasons(limit=MOST_CLASSES + 1, shard=shard)
+            nodes = await client.node_usage(limit=MOST_NODES + 1, shard=shard)
+            events = await client.list_events(limit=MOST_EVENTS, shard=shard)
+            minutes = await client.throughput(minutes=MINUTES, shard=shard)
+        counted = (("pending", len(pending), MOST_CLASSES), ("nodes", len(nodes), MOST_NODES))
         return Reading(
             at=datetime.now(UTC),
             queues=queues,
@@ -50,34 +61,36 @@ class DatabaseSource:
             nodes=nodes[:MOST_NODES],
             events=events,
             minutes=minutes,
-            cut=frozenset(
-                name
-                for name, rows, most in (
-                    ("pending", pending, MOST_CLASSES),
-                    ("nodes", nodes, MOST_NODES),
-                )
-                if len(rows) > most
-            ),
+            cut=frozenset(name for name, read, most in counted if read > most),
         )
 
     async def explain(self, reason: PendingReason) -> Sequence[str]:
         """Why leases of the class wait and what would help, in lines."""
-        async with self._bounded():
-            found = await self._client.explain_class(reason.class_id, shard=self._shard)
+        async with self._client() as client:
+            found = await client.explain_class(reason.class_id, shard=self._shard)
         return list(explanation_lines(found))
 
     async def close(self) -> None:
         """Let the connection go."""
-        await self._client.close()
+        if self._connection is not None:
+            await self._connection.close()
 
     @asynccontextmanager
-    async def _bounded(self) -> AsyncIterator[None]:
-        """Connected, and for a limited time."""
-        async with asyncio.timeout(self._patience.total_seconds()):
-            if not self._is_open:
-                await self._client.open()
-                self._is_open = True
-            yield
+    async def _client(self) -> AsyncIterator[AsyncClient]:
+        """A client in a transaction that writes nothing, one at a time."""
+        async with self._turn:
+            connection = await self._connect()
+            async with connection.transaction():
+                milliseconds = str(round(self._patience.total_seconds() * 1000))
+                # of the transaction: a pooler gives sessions to others
+                await connection.execute(LIMIT_TIME, {"milliseconds": milliseconds})
+                yield AsyncClient.on(connection)
+
+    async def _connect(self) -> AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = await AsyncConnection.connect(self._dsn, autocommit=True)
+            await self._connection.set_read_only(True)
+        return self._connection
 
 
 def explanation_lines(found: ClassExplanation) -> Iterator[str]:
