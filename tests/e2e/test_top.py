@@ -77,6 +77,9 @@ async def test_reading_is_bounded(
 ) -> None:
     for name in ("a", "b"):
         await client.register_node(uuid4(), NodeSpec(name=name, instance_id="first"))
+    await client.cordon_node((await client.list_nodes(name="n1"))[0].node_id)
+    reading = await source.read()
+    assert [node.node_name for node in reading.nodes] == ["n1", "a", "b"]
     for most in ("MOST_NODES", "MOST_CLASSES"):
         monkeypatch.setattr(source_module, most, 1)
     reading = await source.read()

@@ -74,7 +74,7 @@ def test_the_summary() -> None:
         " 1 of 3 queues paused",
         "stuck   412 that no node may run, 80 whose nodes are busy",
         "nodes   3 (2 live, 1 silent), CPU 7/24 (29 %), GPU 1.5/6 (25 %)",
-        "ended   80 completed, 2 failed, 1 retried in the last minute   ▁▄█",
+        "ended   80 completed, 2 failed, 1 retried in the last minute  ▁▄█",
     ]
 
 

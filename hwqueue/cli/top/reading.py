@@ -17,7 +17,7 @@ class Reading:
     Attributes:
         at: When they were read, by this machine's clock.
         pending: Classes with leases that could be claimed by now, the oldest first.
-        nodes: Those that need a look first, then the busiest.
+        nodes: Those that are not live first, then by name.
         events: The newest first.
         minutes: Of all queues together, the oldest first; the last is not over.
         cut: Which of the fields have more rows than were read.

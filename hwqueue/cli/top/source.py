@@ -58,7 +58,7 @@ class DatabaseSource:
             at=datetime.now(UTC),
             queues=queues,
             pending=pending[:MOST_CLASSES],
-            nodes=nodes[:MOST_NODES],
+            nodes=sorted(nodes[:MOST_NODES], key=lambda node: node.state == "live"),
             events=events,
             minutes=minutes,
             cut=frozenset(name for name, read, most in counted if read > most),

@@ -72,7 +72,7 @@ def _throughput(reading: Reading) -> str:
     if not minutes:
         return "ended   nothing yet"
     last = minutes[-1]
-    line = sparkline([minute.completed for minute in minutes])
+    line = sparkline([minute.completed for minute in minutes]).lstrip()
     return (
         f"ended   {count(last.completed)} completed, {count(last.failed)} failed,"
         f" {count(last.retried)} retried in the last minute  {line}"

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
+
+from hwqueue.cli.spans import short
 
 _STEPS = " ▁▂▃▄▅▆▇█"
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """How long ago: 45s, 12m, 3h, 5d; a dash for never. Clocks that differ a little are at 0s."""
-    return "-" if since is None else span(now - since)
-
-
-def span(length: timedelta) -> str:
-    """The same of a span."""
-    seconds = max(0, int(length.total_seconds()))
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    """How long ago; a dash for never. Clocks that differ a little are at 0s."""
+    return "-" if since is None else short(now - since) or "-"
 
 
 def count(number: float | None) -> str:
