@@ -67,11 +67,11 @@ def lines_of(pilot: Pilot[None]) -> list[str]:
     """What the terminal shows."""
     drawn = ElementTree.fromstring(pilot.app.export_screenshot(simplify=True))
     cells: dict[float, dict[int, str]] = {}
-    for text in drawn.iter("{http://www.w3.org/2000/svg}text"):
-        if "clip-path" not in text.attrib:  # the title of the window
+    for found in drawn.iter("{http://www.w3.org/2000/svg}text"):
+        if "clip-path" not in found.attrib:  # the title of the window
             continue
-        row = cells.setdefault(float(text.attrib["y"]), {})
-        row[round(float(text.attrib["x"]) / 12.2)] = (text.text or "").replace("\xa0", " ")
+        row = cells.setdefault(float(found.attrib["y"]), {})
+        row[round(float(found.attrib["x"]) / 12.2)] = (found.text or "").replace("\xa0", " ")
     lines = []
     for _, row in sorted(cells.items()):
         line = ""

@@ -20,76 +20,69 @@ def ago(**span: float) -> datetime:
 
 def queue(name: str, **facts: Any) -> QueueDepth:
     """A queue; empty unless told otherwise."""
-    counts = dict.fromkeys(("pending", "scheduled", "running", "stopping", "expired"), 0)
-    times = dict.fromkeys(("oldest_at", "next_at", "paused_at"))
-    return QueueDepth(**({"shard_id": 0, "queue": name} | counts | times | facts))
+    whole: dict[str, Any] = {"shard_id": 0, "queue": name}
+    whole |= dict.fromkeys(("pending", "scheduled", "running", "stopping", "expired"), 0)
+    whole |= dict.fromkeys(("oldest_at", "next_at", "paused_at"))
+    return QueueDepth(**(whole | facts))
 
 
 def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
     """A class of which something waits."""
-    return PendingReason(
-        **(
-            {
-                "shard_id": 0,
-                "class_id": class_id,
-                "queue": "renders",
-                "tenant": "",
-                "service_id": None,
-                "task_name": "draw",
-                "words": words,
-                "resources": {},
-                "pending": 1,
-                "oldest_at": ago(minutes=12),
-                "code": None,
-                "permanent": False,
-                "message": "its turn has not come",
-                "nodes_matching": 2,
-                "nodes_free": 1,
-                "nodes_near": 0,
-            }
-            | facts
-        )
-    )
+    whole: dict[str, Any] = {
+        "shard_id": 0,
+        "class_id": class_id,
+        "queue": "renders",
+        "tenant": "",
+        "service_id": None,
+        "task_name": "draw",
+        "words": words,
+        "resources": {},
+        "pending": 1,
+        "oldest_at": ago(minutes=12),
+        "code": None,
+        "permanent": False,
+        "message": "its turn has not come",
+        "nodes_matching": 2,
+        "nodes_free": 1,
+        "nodes_near": 0,
+    }
+    return PendingReason(**(whole | facts))
 
 
 def node(number: int, **facts: Any) -> NodeUsage:
     """A node with 8 cores, 64 GiB and 2 GPUs."""
-    return NodeUsage(
-        **(
-            {
-                "shard_id": 0,
-                "node_id": UUID(int=number),
-                "node_name": f"node-{number}",
-                "rack": number % 2,
-                "state": "live",
-                "live": True,
-                "seen_at": ago(seconds=3),
-                "claims": 0,
-                "slots": None,
-                "cpu_milli": 8000,
-                "cpu_used": 0,
-                "memory_mib": 65536,
-                "memory_used": 0,
-                "gpus": 2,
-                "gpus_free": 2,
-                "gpu_milli_used": 0,
-                "cores": 0,
-                "cores_free": 0,
-                "custom": {},
-                "custom_used": {},
-                "profile_id": 1,
-            }
-            | facts
-        )
-    )
+    whole: dict[str, Any] = {
+        "shard_id": 0,
+        "node_id": UUID(int=number),
+        "node_name": f"node-{number}",
+        "rack": number % 2,
+        "state": "live",
+        "live": True,
+        "seen_at": ago(seconds=3),
+        "claims": 0,
+        "slots": None,
+        "cpu_milli": 8000,
+        "cpu_used": 0,
+        "memory_mib": 65536,
+        "memory_used": 0,
+        "gpus": 2,
+        "gpus_free": 2,
+        "gpu_milli_used": 0,
+        "cores": 0,
+        "cores_free": 0,
+        "custom": {},
+        "custom_used": {},
+        "profile_id": 1,
+    }
+    return NodeUsage(**(whole | facts))
 
 
 def event(number: int, code: str, message: str, **facts: Any) -> Event:
     """Something that happened."""
-    subjects = dict.fromkeys(("lease_id", "node_id", "queue", "class_id", "detail"))
-    times = {"at": ago(minutes=number), "actor": "ops", "shard_id": 0}
-    said = {"event_id": number, "code": code, "message": message}
-    return Event(**(subjects | times | said | facts))
+    whole: dict[str, Any] = dict.fromkeys(("lease_id", "node_id", "queue", "class_id", "detail"))
+    whole |= {"at": ago(minutes=number), "actor": "ops", "shard_id": 0}
+    whole |= {"event_id": number, "code": code, "message": message}
+    return Event(**(whole | facts))
 
 
 def minutes(*completed: int) -> Sequence[Minute]:
