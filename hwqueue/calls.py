@@ -79,6 +79,7 @@ _CLAIM = {"p_lease": "uuid", "p_token": "bigint"}
 _QUEUES = {"p_queues": "text[]"}
 _HOW_MUCH = {"p_qty": "integer", "p_tasks": "text[]", "p_claim_timeout": "interval"}
 _LIMIT = {"p_limit": "integer"}
+_UNLESS_WITHIN = {"p_unless_within": "interval"}
 _TRUST = {"p_node": "uuid", "p_domain": "text"}
 _SERVICE = {"p_service": "uuid"}
 
@@ -213,8 +214,12 @@ PLACEMENT_CLASS_STATS = _call(
 )
 
 # maintenance
-REAP = _call("reap", optional={**_LIMIT, "p_unless_within": "interval"}, row=types.ReapResult)
-PRUNE = _call("prune", optional={**_LIMIT, "p_event_days": "integer"}, row=types.PruneResult)
+REAP = _call("reap", optional={**_LIMIT, **_UNLESS_WITHIN}, row=types.ReapResult)
+PRUNE = _call(
+    "prune",
+    optional={**_LIMIT, **_UNLESS_WITHIN, "p_event_days": "integer"},
+    row=types.PruneResult,
+)
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
 
 # statistics

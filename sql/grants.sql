@@ -46,6 +46,7 @@ grant execute on function
   hwqueue.extend_claim(uuid, bigint, interval, int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.reap(int, interval, int),
+  hwqueue.prune(int, interval, int, int),
   hwqueue.list_queues(int)
   to hwqueue_worker, hwqueue_admin;
 
@@ -74,7 +75,7 @@ grant execute on function
   hwqueue.service_policy(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, int, int),
+  hwqueue.prune(int, interval, int, int),
   hwqueue.list_events(bigint, jsonb, int, int),
   hwqueue.verify_invariants(int),
   hwqueue.check_token(bytea, int),

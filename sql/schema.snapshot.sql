@@ -7326,10 +7326,10 @@ begin
   end loop;
   select p.parent, format('spec.gpus[%s].parent_resource_id', p.ordinality - 1) into v_parent, v_field
   from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
-  where p.parent is not null and p.parent <> all (v_whole) order by p.ordinality limit 1;
+  where p.parent = any (v_node.gpu_ids) and p.parent <> all (v_whole) order by p.ordinality limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('%s is %s, which is no partitionable device of this node', v_field, v_parent),
-      jsonb_build_object('field', v_field), 'declare the device it is a part of, with "partitionable": true');
+    perform hwqueue.refuse('QHA01', format('%s is %s, which is not partitionable', v_field, v_parent),
+      jsonb_build_object('field', v_field), 'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
   end if;
   if array_remove(v_node.gpu_parents, null) = '{}' then
     v_node.gpu_parents := '{}';
@@ -7994,17 +7994,27 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-  select count(*) from (
+declare
+  v_mark bigint := coalesce((
+    select m.position
+    from (select w.* from hwqueue.low_water w
+          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0 order by w.version desc limit 1) w
+    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
+    where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
+begin
+  return (select count(*) from (
     (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
     union all
-    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
+    (select 1 from hwqueue.ready r
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
     union all
     (select 1 from hwqueue.ready r
      where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
-       and r.position < p_lease.position limit 10001)
-    limit 10001) b
+       and r.position >= v_mark and r.position < p_lease.position limit 10001)
+    limit 10001) b);
+end
 $$;
 
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
@@ -8153,7 +8163,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer)
+CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -8165,6 +8175,9 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_event_days intege
     AS $$
 declare
   v_now timestamptz;
+  v_turn record;
+  v_purged int;
+  v_terms int;
 begin
   perform hwqueue.require_read_committed();
   if p_limit is null or p_limit not between 1 and 1000000 then
@@ -8174,14 +8187,29 @@ begin
     perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
       'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
   end if;
-  perform hwqueue.stamp_retired(p_limit, p_shard);
-  v_now := hwqueue.clock();
-  perform hwqueue.prune_minutes(p_limit, v_now, p_shard);
-  leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
-  classes := hwqueue.prune_classes(p_limit, p_shard);
-  nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-  perform hwqueue.prune_unused(p_limit, v_now, p_shard), hwqueue.purge_queues(p_limit, p_shard), hwqueue.prune_terms(p_limit, p_shard);
-  perform hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
+  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
+    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
+      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
+  end if;
+  leases := 0;
+  classes := 0;
+  nodes := 0;
+  more := false;
+  if not hwqueue.pruned_within(p_unless_within, hwqueue.clock(), p_shard) then
+    perform hwqueue.stamp_retired(p_limit, p_shard);  -- before anything is locked or written
+    v_now := hwqueue.clock();
+    select t.* into v_turn from hwqueue.take_prune_turn(p_unless_within, v_now, p_shard) t;
+    if v_turn.goes then
+      leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
+      classes := hwqueue.prune_classes(p_limit, p_shard);
+      nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
+      perform hwqueue.prune_unused(v_turn.mark, p_limit, v_now, p_shard);
+      v_purged := hwqueue.purge_queues(p_limit, p_shard);
+      v_terms := hwqueue.prune_terms(p_limit, p_shard);
+      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
+      more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
+    end if;
+  end if;
   return next;
 end
 $$;
@@ -8358,27 +8386,36 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE TABLE hwqueue.prune_mark (
+    shard_id integer NOT NULL,
+    class_id bigint DEFAULT 0 NOT NULL,
+    profile_id bigint DEFAULT 0 NOT NULL,
+    pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.prune_mark.pruned_at IS 'when somebody last pruned';
+
+CREATE FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  v_mark hwqueue.prune_mark;
   v_next_class bigint;
   v_next_profile bigint;
 begin
-  if not exists (select 1 from hwqueue.prune_mark m where m.shard_id = p_shard) then  -- a new shard
-    insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
-  end if;
-  select m.* into v_mark from hwqueue.prune_mark m where m.shard_id = p_shard for update skip locked;
-  if not found then
+  if p_mark.shard_id is null then
     return;
   end if;
-  v_next_class := hwqueue.retire_classes(v_mark.class_id, p_limit, p_now, p_shard);
-  v_next_profile := hwqueue.prune_profiles(v_mark.profile_id, p_limit, p_now, p_shard);
-  if (v_next_class, v_next_profile) is distinct from (v_mark.class_id, v_mark.profile_id) then
-    update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile where m.shard_id = p_shard;
-  end if;
+  v_next_class := hwqueue.retire_classes(p_mark.class_id, p_limit, p_now, p_shard);
+  v_next_profile := hwqueue.prune_profiles(p_mark.profile_id, p_limit, p_now, p_shard);
+  update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile, pruned_at = p_now where m.shard_id = p_shard;
 end
+$$;
+
+CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (select 1 from hwqueue.prune_mark m
+                 where m.shard_id = p_shard and m.pruned_at <= p_now and m.pruned_at > p_now - p_unless_within)
 $$;
 
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
@@ -8447,7 +8484,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -8477,6 +8514,7 @@ begin
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;
   end loop;
+  return p_limit - v_left;
 end
 $$;
 
@@ -10835,6 +10873,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if not exists (select 1 from hwqueue.prune_mark m where m.shard_id = p_shard) then  -- a new shard
+    insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
+  end if;
+  select m.* into mark from hwqueue.prune_mark m where m.shard_id = p_shard for update skip locked;
+  goes := p_unless_within = '0' or not hwqueue.pruned_within(
+    case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -11786,10 +11837,11 @@ CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqu
     union all
     select 5, t.ordinality, t.help
     from (
-      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_build_array(h.node), 'nodes', 1,
-               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end,
-                 h.place, h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')), coalesce(h.holder ->> 'holds', 'a slot'))) as help,
-             row_number() over (order by h.ordinality) as ordinality
+      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_agg(h.node order by h.ordinality), 'nodes', count(*),
+               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end, h.place,
+                 h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')),
+                 coalesce(h.holder ->> 'holds', 'a slot'))) as help,
+             min(h.ordinality) as ordinality
       from (
         select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
                r.value ->> 'stage' = 'free' as is_room, n.ordinality
@@ -11797,7 +11849,8 @@ CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqu
         cross join jsonb_array_elements(n.value -> 'reasons') r
         where r.value ? 'holders' and jsonb_array_length(n.value -> 'reasons') = 1
       ) h
-      limit 5) t
+      group by h.place, h.holder, h.is_room
+      order by min(h.ordinality) limit 5) t
   ) h
 $$;
 
@@ -12627,12 +12680,6 @@ ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDEN
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
-);
-
-CREATE TABLE hwqueue.prune_mark (
-    shard_id integer NOT NULL,
-    class_id bigint DEFAULT 0 NOT NULL,
-    profile_id bigint DEFAULT 0 NOT NULL
 );
 
 CREATE VIEW hwqueue.queue_depth AS
@@ -14179,9 +14226,10 @@ REVOKE ALL ON FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.p
 
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_event_days integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -14197,7 +14245,9 @@ REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
@@ -14451,6 +14501,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) FROM PUBLIC;
 

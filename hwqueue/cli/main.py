@@ -31,6 +31,7 @@ from hwqueue.cli import (
 )
 from hwqueue.cli.options import Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
+from hwqueue.cli.top import command as top
 from hwqueue.errors import HwqueueError, translate
 
 # Adding a group of commands is adding a line here.
@@ -51,6 +52,7 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
 COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
     ("pending", pending.pending, pending.EXAMPLE),
     ("match", match.match, match.EXAMPLE),
+    ("top", top.top, top.EXAMPLE),
     ("demo", demo.demo, demo.EXAMPLE),
     ("replay", replay.replay, replay.EXAMPLE),
     ("serve", serve.serve, serve.EXAMPLE),

@@ -94,7 +94,12 @@ def show_one(ctx: typer.Context, facts: Row) -> None:
 
 def cell(value: object) -> Text:
     """A cell of a table on a terminal. What users wrote is no markup and moves no cursor."""
-    return Text(_text(value).translate(_CONTROLS))
+    return Text(plain_text(value))
+
+
+def plain_text(value: object) -> str:
+    """The same without a table."""
+    return _text(value).translate(_CONTROLS)
 
 
 def say(ctx: typer.Context, message: str) -> None:

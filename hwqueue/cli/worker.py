@@ -3,6 +3,7 @@
 import importlib
 import logging
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from hwqueue.app import App
 from hwqueue.cli.connect import connection_string, named_database
 from hwqueue.cli.inputs import identifier, json_object, span
 from hwqueue.errors import ConfigError
+from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
 from hwqueue.worker import run as run_worker
 
@@ -86,6 +88,12 @@ ReapInterval = Annotated[
         "--reap-interval", help="Mean time between looks for what dead workers left; or never."
     ),
 ]
+PruneInterval = Annotated[
+    str,
+    typer.Option(
+        "--prune-interval", help="Mean time between deletions of what is kept no longer; or never."
+    ),
+]
 NodeId = Annotated[
     str | None, typer.Option("--node-id", help="Id of the node; made from its name if left out.")
 ]
@@ -119,6 +127,7 @@ def run(
     cancel_grace: CancelGrace = "5s",
     poll_interval: PollInterval = "1s",
     reap_interval: ReapInterval = "10s",
+    prune_interval: PruneInterval = "1m",
     node_id: NodeId = None,
     listen_dsn: ListenDsn = None,
 ) -> None:
@@ -127,48 +136,57 @@ def run(
     The first signal lets what runs finish, a second one stops now; what is left goes back to its
     queue.
     """
-    if app_name is None:
-        raise ConfigError("--app is missing: a worker needs tasks to run", hint=NO_APP_HINT)
     loaded = load_app(app_name)
-    options: dict[str, Any] = {
-        "labels": json_object(tags, "--tags"),
-        "capacity": json_object(capacity, "--capacity") if capacity else None,
-        "rack": rack,
-        "detect": not no_detect,
-        "cpu_isolation": tuple(cpu_isolation or ()),
-        "gpu_exclusivity": tuple(gpu_exclusivity or ()),
-        "default_cpu_isolation": default_cpu_isolation,
-        "gpu_share_mode": gpu_share_mode,
-        "concurrency": concurrency,
-        "claim_timeout": span(claim_timeout, "--claim-timeout"),
-        "shutdown_timeout": span(shutdown_timeout, "--shutdown-timeout"),
-        "cancel_grace": span(cancel_grace, "--cancel-grace"),
-        "poll_interval": span(poll_interval, "--poll-interval"),
-        "reap_interval": None
-        if reap_interval == "never"
-        else span(reap_interval, "--reap-interval"),
-        "node_id": None if node_id is None else identifier(node_id, "--node-id"),
-    }
-    if name is not None:
-        options["name"] = name
-    if queue:
-        options["queues"] = tuple(queue)
-    named = named_database(ctx)
-    # A named one the worker checks by itself, and waits for while it is away.
-    dsn = named.dsn if named else connection_string(ctx)
-    # The embedded server has no pooler in front of it, so LISTEN works on the same address.
-    direct = listen_dsn or (None if named else dsn)
-    settings = WorkerSettings(dsn=dsn, listen_dsn=direct, **options)
+    settings = WorkerSettings(
+        **_connections(ctx, listen_dsn),
+        labels=json_object(tags, "--tags"),
+        rack=rack,
+        detect=not no_detect,
+        cpu_isolation=tuple(cpu_isolation or ()),
+        gpu_exclusivity=tuple(gpu_exclusivity or ()),
+        default_cpu_isolation=default_cpu_isolation,
+        gpu_share_mode=gpu_share_mode,
+        concurrency=concurrency,
+        reap_interval=_span_or_never(reap_interval, "--reap-interval"),
+        prune_interval=_span_or_never(prune_interval, "--prune-interval"),
+        **given(
+            name=name,
+            queues=tuple(queue or ()) or None,
+            capacity=json_object(capacity, "--capacity") if capacity else None,
+            node_id=identifier(node_id, "--node-id") if node_id is not None else None,
+            claim_timeout=span(claim_timeout, "--claim-timeout"),
+            shutdown_timeout=span(shutdown_timeout, "--shutdown-timeout"),
+            cancel_grace=span(cancel_grace, "--cancel-grace"),
+            poll_interval=span(poll_interval, "--poll-interval"),
+        ),
+    )
     # A program that runs for days says that it has started, and why it stops.
     logging.getLogger("hwqueue.worker").setLevel(logging.INFO)
     raise typer.Exit(run_worker(loaded, settings))
 
 
-def load_app(name: str) -> App:
+def _connections(ctx: typer.Context, listen_dsn: str | None) -> dict[str, Any]:
+    """The settings `dsn` and `listen_dsn`."""
+    named = named_database(ctx)
+    if named is not None:
+        # The worker checks it by itself, and waits for it while it is away.
+        return {"dsn": named.dsn, "listen_dsn": listen_dsn}
+    dsn = connection_string(ctx)
+    # The embedded server has no pooler in front of it, so LISTEN works on the same address.
+    return {"dsn": dsn, "listen_dsn": listen_dsn or dsn}
+
+
+def _span_or_never(text: str, name: str) -> timedelta | None:
+    return None if text == "never" else span(text, name)
+
+
+def load_app(name: str | None) -> App:
     """Import `module:attribute`, looking in the current folder first.
 
     Raises: ConfigError, with what is wrong; errors inside the module are raised as they are.
     """
+    if name is None:
+        raise ConfigError("--app is missing: a worker needs tasks to run", hint=NO_APP_HINT)
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ConfigError(f"--app: {name!r} is not module:name", hint="such as --app tasks:app")

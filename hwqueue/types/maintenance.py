@@ -23,11 +23,16 @@ class ReapResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneResult:
-    """What one `prune` removed."""
+    """What one `prune` removed.
+
+    Attributes:
+        more: There may be more to remove now; call it again.
+    """
 
     leases: int
     classes: int
     nodes: int
+    more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

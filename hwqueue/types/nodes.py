@@ -15,7 +15,8 @@ from hwqueue.types.base import given, seconds
 class Gpu:
     """A device of a node; leases and assignments name it by `resource_id`, unique everywhere.
 
-    partitionable: it may be split; parts are devices with its id as `parent_resource_id`.
+    partitionable: it may be split; parts are devices with its id as `parent_resource_id`. Where
+    nobody may have it whole (a GPU in MIG mode), list its parts without it.
     """
 
     resource_id: UUID | str

@@ -24,6 +24,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.worker import outcome
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.pinning import pin
 from hwqueue.worker.process import Job
 
 
@@ -38,9 +39,7 @@ def main() -> int:
     size = int.from_bytes(_read_exactly(control, 8), "big")
     job = pickle.loads(_read_exactly(control, size))
     threading.Thread(target=_die_with_parent, args=(control,), daemon=True).start()
-    cpus = job.claim.assignment and job.claim.assignment.cpus
-    if cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
+    pin(job.claim)
     ended = _run(job)
     if os.getpid() != own_pid:
         os._exit(0)  # a copy that the handler forked off; the report is not its to make

@@ -37,7 +37,7 @@ class Machine:
         capacity: `cpu_milli` (1000 per logical CPU that this process may use) and `memory_mib`.
         cores: Physical cores as `{"core": n, "numa": n, "threads": [cpu, ...]}`; empty where the
             system does not tell.
-        gpus: NVIDIA GPUs, without those split by MIG.
+        gpus: NVIDIA GPUs; of those in MIG mode their parts instead.
     """
 
     labels: Mapping[str, str]
@@ -108,8 +108,9 @@ def detect_cores(
 def detect_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     """NVIDIA GPUs through NVML; none where its library or driver is missing.
 
-    GPUs split by MIG are left out (a share of such a device is not a device), and so are those
-    that `CUDA_VISIBLE_DEVICES` hides from this process.
+    Of a GPU in MIG mode its parts are declared and not the GPU itself: nobody can have it whole.
+    What `CUDA_VISIBLE_DEVICES` hides from this process is left out; a GPU that it lists brings its
+    parts along.
     """
     try:
         import pynvml  # noqa: PLC0415  (loaded late: a node without GPUs needs no NVML)
@@ -120,52 +121,82 @@ def detect_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     except pynvml.NVMLError as error:
         _log.debug("no NVIDIA GPUs: %s", error)
         return ()
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
     try:
-        found = [_read_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            device
+            for index in range(pynvml.nvmlDeviceGetCount())
+            for device in _read_devices(pynvml, index)
+            if visible is None or _is_visible(visible, index, device)
+        )
     except pynvml.NVMLError as error:
         _log.warning("GPUs are not declared, NVML failed: %s", error)
         return ()
     finally:
         pynvml.nvmlShutdown()
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return tuple(
-        gpu
-        for index, gpu in enumerate(found)
-        if gpu is not None and (visible is None or _is_visible(visible, index, gpu))
-    )
 
 
-def _read_gpu(nvml: Any, index: int) -> Gpu | None:
-    """One device, or None when it is split by MIG."""
+def _read_devices(nvml: Any, index: int) -> list[Gpu]:
+    """One GPU, or the parts of one that is in MIG mode."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
-        current_mode, _pending_mode = nvml.nvmlDeviceGetMigMode(handle)
+        mode, _pending_mode = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError_NotSupported:
-        current_mode = nvml.NVML_DEVICE_MIG_DISABLE
-    name = str(nvml.nvmlDeviceGetUUID(handle))
-    if current_mode == nvml.NVML_DEVICE_MIG_ENABLE:
-        _log.info("GPU %s is split by MIG and is not declared", name)
-        return None
+        mode = nvml.NVML_DEVICE_MIG_DISABLE
+    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        return [_read_device(nvml, handle)]
+    # Nothing else is asked of the GPU itself: how much memory it has only root is told.
+    gpu = _uuid(nvml, handle)
+    parts = []
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+            continue  # no part has this place
+        try:
+            parts.append(_read_device(nvml, part, parent=gpu))
+        except ValueError as error:  # MIG-GPU-<the GPU's>/1/0: drivers before R470
+            _log.warning("a part of GPU %s is not declared: %s; update the driver", gpu, error)
+    _log.info("GPU %s is in MIG mode and has %d parts", gpu, len(parts))
+    return parts
+
+
+def _read_device(nvml: Any, handle: Any, *, parent: UUID | None = None) -> Gpu:
     return Gpu(
-        resource_id=UUID(name.removeprefix("GPU-")),
+        resource_id=_uuid(nvml, handle),
         model=str(nvml.nvmlDeviceGetName(handle)),
         memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+        parent_resource_id=parent,
     )
 
 
-def _is_visible(visible: str, index: int, gpu: Gpu) -> bool:
-    """Whether a `CUDA_VISIBLE_DEVICES` value lists the device by number or by (start of) UUID."""
+def _uuid(nvml: Any, handle: Any) -> UUID:
+    """Raises: ValueError: its name holds no UUID."""
+    name = str(nvml.nvmlDeviceGetUUID(handle))
+    try:
+        return UUID(name.removeprefix("GPU-").removeprefix("MIG-"))
+    except ValueError as error:
+        raise ValueError(f"its name {name} is no UUID") from error
+
+
+def _is_visible(visible: str, index: int, device: Gpu) -> bool:
+    """Whether a `CUDA_VISIBLE_DEVICES` value lists the device, or the GPU that it is a part of.
+
+    By number, or by (the start of) the name.
+    """
+    names = [cuda_name(device), f"GPU-{device.parent_resource_id}"]
     for entry in (part.strip() for part in visible.split(",")):
         if entry == str(index):
             return True
-        if entry.startswith("GPU-") and cuda_name(gpu).startswith(entry):
+        if entry.startswith(("GPU-", "MIG-")) and any(name.startswith(entry) for name in names):
             return True
     return False
 
 
-def cuda_name(gpu: Gpu) -> str:
-    """What `CUDA_VISIBLE_DEVICES` calls a detected GPU."""
-    return f"GPU-{gpu.resource_id}"
+def cuda_name(device: Gpu) -> str:
+    """What `CUDA_VISIBLE_DEVICES` calls a detected device."""
+    kind = "GPU" if device.parent_resource_id is None else "MIG"
+    return f"{kind}-{device.resource_id}"
 
 
 def _usable_cpus() -> list[int]:

@@ -1,8 +1,9 @@
-"""Bringing back what nobody settles: every worker does a little of it, now and then.
+"""Upkeep: every worker does a little of it, now and then.
 
-An empty claim reaps a few expired claims by itself. Where all workers are busy, or wait long
-between claims, these calls find them; each skips what others hold. However many workers there are,
-one of them at a time does the work; the calls of the others cost next to nothing.
+`reap` brings back what nobody settles. An empty claim reaps a few expired claims by itself; where
+all workers are busy, or wait long between claims, these calls find them. `prune` deletes what is
+kept no longer. Each skips what others hold. However many workers there are, one of them at a time
+does the work; the calls of the others cost next to nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import psycopg
@@ -19,21 +21,37 @@ from hwqueue.worker.session import NodeSession
 
 _log = logging.getLogger("hwqueue.worker")
 
-_TURNS_PER_INTERVAL = 10
+_REAPS_PER_INTERVAL = 10
 """How often many workers together reap in the time in which one of them calls once."""
+_PRUNES_PER_INTERVAL = 2
+_PRUNED_PER_CALL = 5000
+"""Rows of each kind: a transaction of well under a second, mostly."""
+_PRUNES_PER_TURN = 60
 
 
 async def reap_regularly(session: NodeSession, interval: timedelta) -> None:
     """Call `reap` about once an interval until cancelled. SQL: reap."""
+
+    async def turn() -> None:
+        expired = await _reap(session, interval / _REAPS_PER_INTERVAL)
+        if expired:
+            _log.info("%d claims had expired, their leases go on elsewhere", expired)
+
+    await _regularly("reap", interval, turn)
+
+
+async def prune_regularly(session: NodeSession, interval: timedelta) -> None:
+    """Call `prune` about once an interval until cancelled. SQL: prune."""
+    await _regularly("prune", interval, lambda: _prune(session, interval / _PRUNES_PER_INTERVAL))
+
+
+async def _regularly(what: str, interval: timedelta, turn: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(interval.total_seconds() * random.uniform(0.5, 1.5))
         try:
-            expired = await _reap(session, interval / _TURNS_PER_INTERVAL)
+            await turn()
         except (HwqueueError, psycopg.Error) as error:
-            _log.warning("reap was refused: %s", error)
-            continue
-        if expired:
-            _log.info("%d claims had expired, their leases go on elsewhere", expired)
+            _log.warning("%s was refused: %s", what, error)
 
 
 async def _reap(session: NodeSession, unless_within: timedelta) -> int:
@@ -44,3 +62,12 @@ async def _reap(session: NodeSession, unless_within: timedelta) -> int:
         reaped = await session.reap(timedelta(0))
         expired += reaped.expired
     return expired
+
+
+async def _prune(session: NodeSession, unless_within: timedelta) -> None:
+    """Prune, if nobody has just done so, in small calls; what is left then waits for its turn."""
+    for _ in range(_PRUNES_PER_TURN):
+        pruned = await session.prune(_PRUNED_PER_CALL, unless_within)
+        if not pruned.more:
+            break
+        unless_within = timedelta(0)

@@ -15,6 +15,7 @@ from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.pinning import pinned
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -251,13 +252,14 @@ class Runner:
 
 
 def _call(claim: Claim, handler: Callable[..., Any], *context: LeaseContext) -> Outcome | None:
-    """Run a sync handler, in a thread; None when it gave way.
+    """Run a sync handler, in a thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
     """
     with outcome.traced(claim) as ended:
         try:
-            return ended(outcome.of_result(handler(claim.params, *context)))
+            with pinned(claim):
+                return ended(outcome.of_result(handler(claim.params, *context)))
         except (Cancelled, asyncio.CancelledError):
             return ended(None)
         except BaseException as error:

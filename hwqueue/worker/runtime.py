@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Coroutine
 from contextlib import nullcontext
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -19,7 +21,7 @@ from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
-from hwqueue.worker.reaper import reap_regularly
+from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NodeSession
 from hwqueue.worker.settings import WorkerSettings
@@ -95,7 +97,9 @@ class Worker:
         shutdown, settings = self._shutdown, self._settings
         node = await describe_node(settings)
         tasks = list(self._app.tasks)
-        loose = [name for name, task in self._app.tasks.items() if not task.process]
+        loose = [
+            name for name, task in self._app.tasks.items() if task.is_async and not task.process
+        ]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
         client = AsyncClient(_careful(settings.dsn))
@@ -142,11 +146,8 @@ class Worker:
             asyncio.ensure_future(heartbeat.run()),
             asyncio.ensure_future(self._enforce_deadline(runner, shutdown)),
             asyncio.ensure_future(self._listen(runner)),
+            *map(asyncio.ensure_future, self._upkeep(session)),
         ]
-        if self._settings.reap_interval is not None:
-            others.append(
-                asyncio.ensure_future(reap_regularly(session, self._settings.reap_interval))
-            )
         await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)
         if runner.running or not claiming.done():
             shutdown.finish()
@@ -156,6 +157,16 @@ class Worker:
         for ended in await asyncio.gather(claiming, *others, return_exceptions=True):
             if isinstance(ended, Exception) and not isinstance(ended, NodeSuperseded):
                 raise ended
+
+    def _upkeep(self, session: NodeSession) -> list[Coroutine[Any, Any, None]]:
+        """What the worker does for all, as far as it is wanted."""
+        reap, prune = self._settings.reap_interval, self._settings.prune_interval
+        parts = []
+        if reap is not None:
+            parts.append(reap_regularly(session, reap))
+        if prune is not None:
+            parts.append(prune_regularly(session, prune))
+        return parts
 
     async def _enforce_deadline(self, runner: Runner, shutdown: Shutdown) -> None:
         """After a stop was asked for: give handlers their time, cancel them, then stop now."""

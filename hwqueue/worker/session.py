@@ -32,6 +32,7 @@ from hwqueue.types import (
     Claim,
     Heartbeat,
     NodeSpec,
+    PruneResult,
     ReapResult,
     Settled,
     SettledAndClaimed,
@@ -222,6 +223,15 @@ class NodeSession:
         """Bring back what nobody settles, of all nodes, unless just done. SQL: reap."""
         return await self._call(
             "reap", lambda client: client.reap(unless_within=unless_within, shard=self._shard)
+        )
+
+    async def prune(self, limit: int, unless_within: timedelta) -> PruneResult:
+        """Remove what is kept no longer, unless just done. SQL: prune."""
+        return await self._call(
+            "prune",
+            lambda client: client.prune(
+                limit=limit, unless_within=unless_within, shard=self._shard
+            ),
         )
 
     async def _register(self, client: AsyncClient) -> None:

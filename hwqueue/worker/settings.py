@@ -36,13 +36,13 @@ class WorkerSettings:
         capacity: What may be set aside: `cpu_milli`, `memory_mib` and custom countables, integers
             from 0 to 10**12. None: detected (see `detect`); `{}`: nothing is counted.
         gpus: The node's GPUs, whole ones in PCI bus order, parts of them (MIG) anywhere. None:
-            detected; `()`: it has none.
+            detected, parts included; `()`: it has none.
         rack: Number of the rack, 0 to 2**32 - 1. None: unknown.
         detect: Whether labels, capacity, cores and GPUs that are not given are read from the
             machine.
         cpu_isolation: CPU classes that the node honours, beside best_effort: "whole_core",
             "strict_isolated". They need `detect`, which finds the cores, and a system that can pin
-            processes; only handlers with `process=True` are pinned.
+            (Linux). Handlers in threads and processes are pinned, async ones are not.
         gpu_exclusivity: GPU classes that it honours, beside shared: "session_exclusive",
             "device_exclusive", "partition_exclusive".
         default_cpu_isolation: The class of leases that ask for none; one of those honoured. None:
@@ -59,6 +59,8 @@ class WorkerSettings:
         reap_interval: Mean time between two calls of `reap`, which brings back the leases of dead
             workers, 100 ms to 1 day. Many workers together reap at most ten times as often. None:
             never; something else has to.
+        prune_interval: Mean time between two calls of `prune`, which deletes what queues keep no
+            longer, 1 s to 1 day. Many workers together prune at most twice as often. None: never.
         shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left
             behind (thread), 0 to 1 h.
@@ -88,6 +90,7 @@ class WorkerSettings:
     heartbeat_interval: timedelta = timedelta(seconds=15)
     heartbeat_timeout: timedelta = timedelta(seconds=45)
     reap_interval: timedelta | None = timedelta(seconds=10)
+    prune_interval: timedelta | None = timedelta(minutes=1)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     cancel_grace: timedelta = timedelta(seconds=5)
     shard: int = 0
@@ -141,6 +144,8 @@ class WorkerSettings:
         _check_span("cancel_grace", self.cancel_grace, timedelta(0), hour)
         if self.reap_interval is not None:
             _check_span("reap_interval", self.reap_interval, timedelta(seconds=0.1), day)
+        if self.prune_interval is not None:
+            _check_span("prune_interval", self.prune_interval, timedelta(seconds=1), day)
         if self.claim_timeout is not None:
             _check_span("claim_timeout", self.claim_timeout, timedelta(seconds=1), day)
         if self.heartbeat_timeout <= self.heartbeat_interval:

@@ -1,7 +1,7 @@
 """For operators: events, statistics by the minute, tokens of the HTTP API.
 
 Why: why a lease waits, who did what, and figures to alert on.
-Locks: none that anybody waits for; new tables only.
+Locks: new tables; the mark of `prune`, which nobody waits for.
 Expected duration: milliseconds.
 """
 

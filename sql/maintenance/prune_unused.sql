@@ -1,26 +1,19 @@
 -- What may be unused is found by looking at it in turn: p_limit classes and profiles a call, from where the last call ended, at the end
--- from the start. Only one call at a time does it.
--- Locks: its mark; class and profile rows: all skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.prune_unused(p_limit int, p_now timestamptz, p_shard int) returns void
+-- from the start. Only who holds the mark does it (take_prune_turn), and notes there that it has pruned.
+-- Locks: class and profile rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_mark hwqueue.prune_mark;
   v_next_class bigint;
   v_next_profile bigint;
 begin
-  if not exists (select 1 from hwqueue.prune_mark m where m.shard_id = p_shard) then  -- a new shard
-    insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
-  end if;
-  select m.* into v_mark from hwqueue.prune_mark m where m.shard_id = p_shard for update skip locked;
-  if not found then
+  if p_mark.shard_id is null then
     return;
   end if;
-  v_next_class := hwqueue.retire_classes(v_mark.class_id, p_limit, p_now, p_shard);
-  v_next_profile := hwqueue.prune_profiles(v_mark.profile_id, p_limit, p_now, p_shard);
-  if (v_next_class, v_next_profile) is distinct from (v_mark.class_id, v_mark.profile_id) then
-    update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile where m.shard_id = p_shard;
-  end if;
+  v_next_class := hwqueue.retire_classes(p_mark.class_id, p_limit, p_now, p_shard);
+  v_next_profile := hwqueue.prune_profiles(p_mark.profile_id, p_limit, p_now, p_shard);
+  update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile, pruned_at = p_now where m.shard_id = p_shard;
 end
 $$;
 

@@ -1,7 +1,7 @@
 -- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them: waiting and finished leases,
--- about p_limit a call, then classes, at last the queue itself. What runs is waited for.
+-- about p_limit a call, then classes, at last the queue itself. What runs is waited for. Gives the number of leases and classes.
 -- Locks: queue rows, entries, lease and class rows: all skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns void
+create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -31,6 +31,7 @@ begin
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;
   end loop;
+  return p_limit - v_left;
 end
 $$;
 

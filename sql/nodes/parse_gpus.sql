@@ -2,7 +2,8 @@
 -- Locks: none. Raises: QHA01. Idempotent: yes.
 
 -- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id", "partitionable"}], index = place in the list.
--- A part of a device names it as its parent, which is partitionable and whole.
+-- A part of a device names it as its parent. A parent that is listed is partitionable and whole; one that is not is never given
+-- whole, such as a GPU in MIG mode.
 create or replace function hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -50,10 +51,10 @@ begin
   end loop;
   select p.parent, format('spec.gpus[%s].parent_resource_id', p.ordinality - 1) into v_parent, v_field
   from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
-  where p.parent is not null and p.parent <> all (v_whole) order by p.ordinality limit 1;
+  where p.parent = any (v_node.gpu_ids) and p.parent <> all (v_whole) order by p.ordinality limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('%s is %s, which is no partitionable device of this node', v_field, v_parent),
-      jsonb_build_object('field', v_field), 'declare the device it is a part of, with "partitionable": true');
+    perform hwqueue.refuse('QHA01', format('%s is %s, which is not partitionable', v_field, v_parent),
+      jsonb_build_object('field', v_field), 'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
   end if;
   if array_remove(v_node.gpu_parents, null) = '{}' then
     v_node.gpu_parents := '{}';

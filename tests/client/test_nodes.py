@@ -185,7 +185,8 @@ async def test_upkeep(client: AsyncClient, queue: str) -> None:
     reaped = await client.reap()
     assert (reaped.expired, reaped.promoted, reaped.deadlines) == (0, 0, 0)
     pruned = await client.prune(limit=10)
-    assert pruned.leases == 0
+    assert (pruned.leases, pruned.more) == (0, False)
+    assert not (await client.prune(unless_within=timedelta(hours=1))).more
     with pytest.raises(errors.BadArgument) as caught:
         await client.reap(limit=0)
     assert caught.value.field == "limit"

@@ -49,16 +49,18 @@ async def test_a_process_handler_runs_elsewhere(client: AsyncClient, dsn: str) -
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
-async def test_a_process_runs_on_the_cores_of_its_lease(
-    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("task", ["cpus", "cpus-process"])
+async def test_a_handler_runs_on_the_cores_of_its_lease(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture, task: str
 ) -> None:
     classes = {"cpu_isolation": ("whole_core",), "default_cpu_isolation": "whole_core"}
-    spawned = await client.spawn_lease(QUEUE, "cpus", {})
+    spawned = await client.spawn_lease(QUEUE, task, {})
     async with worker(dsn, detect=True, gpus=(), **classes):
         lease = await ended(client, spawned.lease_id)
     assert lease.state is LeaseState.COMPLETED, lease.error
     assert lease.result["on"] == lease.result["given"]
-    assert "not pinned to the cores of their leases: add" in caplog.text
+    assert lease.result["on"]
+    assert "not pinned to the cores of their leases: add, tell" in caplog.text
 
 
 async def test_the_context_tells_about_the_lease(client: AsyncClient, dsn: str) -> None:

@@ -41,10 +41,19 @@ def add_process(params: dict[str, int]) -> dict[str, int]:
     return {"sum": params["a"] + params["b"], "pid": os.getpid()}
 
 
-@app.task("cpus", process=True)
-def cpus(params: Any, context: LeaseContext) -> dict[str, Any]:
+def cpus(_params: Any, context: LeaseContext) -> dict[str, Any]:
     assert context.assignment is not None
     return {"given": context.assignment.cpus, "on": sorted(os.sched_getaffinity(0))}
+
+
+@app.task("cpus")
+def cpus_of_thread(params: Any, context: LeaseContext) -> dict[str, Any]:
+    return cpus(params, context)
+
+
+@app.task("cpus-process", process=True)
+def cpus_of_process(params: Any, context: LeaseContext) -> dict[str, Any]:
+    return cpus(params, context)
 
 
 @app.task("tell")

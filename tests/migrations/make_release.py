@@ -3,6 +3,8 @@
 Run from a checkout of that release, with this file copied into its tests/migrations:
 
     python -m tests.migrations.make_release /absolute/path/to/releases/NAME.sql.gz
+
+NAME is that of the release's last revision.
 """
 
 import gzip
@@ -17,9 +19,10 @@ import psycopg
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.schema import upgrade
 from tests.migrations.programs import dump
-from tests.sql.api import Api, settlement, token
+from tests.sql.api import Api, Node, Row, settlement, token
 
 QUEUE = "kept"
+PLACED = "placed"
 LONG = 9 * 365 * 86400  # seconds: what has not run out when the dump was made does not later either
 POLICY = {
     "claim_timeout": LONG,
@@ -32,6 +35,36 @@ NODES = {
     for number, name in enumerate(("plain", "counted", "devices", "cordoned", "gone"), start=1)
 }
 GPUS = [{"resource_id": str(UUID(int=100 + n)), "model": "T4"} for n in range(2)]
+
+# Of the queue `placed`.
+PLACED_NODES = {
+    name: UUID(int=number)
+    for number, name in enumerate(("rack-1", "rack-2", "film", "trusted", "isolating"), start=11)
+}
+SERVICES = {name: UUID(int=number) for number, name in enumerate(("web", "db"), start=201)}
+FILM = {"key": "dedicated", "value": "film", "effect": "no_schedule"}
+REPAIR = {"key": "repair", "effect": "no_schedule"}
+CORES = [{"core": core, "numa": core // 3, "threads": [core, core + 6]} for core in range(6)]
+DEVICE, *PARTS = (str(UUID(int=110 + n)) for n in range(3))
+DEVICES = [{"resource_id": DEVICE, "partitionable": True}] + [
+    {"resource_id": part, "parent_resource_id": DEVICE} for part in PARTS
+]
+RACK_42 = "\\x0910000903010600040000002a"
+CAPPED = {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {"app": "one"}}}]}
+FOR_FILM = {
+    "require": [{"label": "kind", "op": "in", "values": ["film"]}],
+    "tolerate": [FILM | {"op": "equal"}, REPAIR | {"op": "exists"}],
+}
+TRUST = {"require": [{"trust": "acme.prod"}]}
+ALONE = {"isolation": {"cpu": "whole_core"}, "resources": {"cpu_milli": 1500}}
+PART = {"isolation": {"gpu": "partition_exclusive"}, "resources": {"gpu": 1}}
+ASKED: dict[str, Row] = {
+    "capped": {"placement": CAPPED, "labels": {"app": "one"}},
+    "film": {"placement": FOR_FILM},
+    "trusted": {"placement": TRUST},
+    "alone": {"placement": ALONE},
+    "part": {"placement": PART},
+}
 
 
 def fill(conn: psycopg.Connection) -> None:
@@ -66,6 +99,58 @@ def fill(conn: psycopg.Connection) -> None:
     api.rows("deregister_node", node=NODES["gone"])
 
 
+def fill_placed(conn: psycopg.Connection) -> None:
+    """What nodes are and what leases ask since 0004_placement: of each one runs and one waits."""
+    api = Api(conn)
+    api.rows("create_queue", queue=PLACED, policy=POLICY)
+    web, db = (str(service) for service in SERVICES.values())
+    api.value("set_service_policy", service=web, policy={"anti_affinity_services": [db]})
+    rack_1 = placed_node(api, "rack-1", rack=1)
+    placed_node(api, "rack-2", rack=2)
+    film = placed_node(api, "film", labels={"kind": "film"}, taints=[FILM])
+    api.rows("taint_node", node=film.node_id, taint=REPAIR)
+    trusted = placed_node(api, "trusted")
+    api.rows("attest_node", node=trusted.node_id, domain="acme.prod")
+    isolating = placed_node(
+        api,
+        "isolating",
+        cores=CORES,
+        gpus=DEVICES,
+        cpu_isolation=["whole_core", "strict_isolated"],
+        gpu_exclusivity=["partition_exclusive"],
+    )
+    run_placed(api, rack_1, "db", service_id=db)
+    nodes = {"film": film, "trusted": trusted, "alone": isolating, "part": isolating}
+    for name, asked in ASKED.items():
+        run_placed(api, nodes.get(name, rack_1), name, **asked)
+    for name, asked in ASKED.items():
+        api.spawn(PLACED, "work", {"waits": name}, **asked)
+    api.spawn(PLACED, "work", {"waits": "web"}, service_id=web)
+    api.spawn(PLACED, "work", {"waits": "rack 42"}, wire=RACK_42)
+    publish_terms(api)
+
+
+def placed_node(api: Api, name: str, **spec: object) -> Node:
+    """Register one of the nodes."""
+    return api.node(PLACED_NODES[name], name=name, **spec)
+
+
+def run_placed(api: Api, node: Node, name: str, **options: object) -> None:
+    """Let a lease run on the node."""
+    lease = api.spawn(PLACED, "work", {"runs": name}, **options)
+    publish_terms(api)
+    [claim] = api.claim(node, PLACED)
+    assert claim["lease_id"] == lease
+
+
+def publish_terms(api: Api) -> None:
+    """Bring what leases ask about others into force; nobody else is at work."""
+    for _ in range(3):
+        api.rows("reap")
+    left = api.conn.execute("select count(*) from hwqueue.term where published_at is null")
+    assert left.fetchone() == (0,)
+
+
 def main(target: Path) -> None:
     """Install into a throwaway server, fill, dump."""
     folder = Path(tempfile.mkdtemp(prefix="hwqueue-release-"))
@@ -76,6 +161,7 @@ def main(target: Path) -> None:
         upgrade(dsn)
         with psycopg.connect(dsn, autocommit=True) as conn:
             fill(conn)
+            fill_placed(conn)
         script = dump(dsn, "--no-owner", "--schema=hwqueue")
         target.write_bytes(gzip.compress(script.encode(), mtime=0))
     finally:

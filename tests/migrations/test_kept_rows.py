@@ -1,48 +1,29 @@
 """A database of an earlier release keeps its rows over the upgrade, and they go on working."""
 
-import gzip
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
-from pathlib import Path
 
-import psycopg
 import pytest
 
-from hwqueue.schema import upgrade
-from hwqueue.testing import install_clock
 from tests.migrations.make_release import NODES, QUEUE
-from tests.migrations.programs import run_psql
+from tests.migrations.restored import RELEASES, at_the_time_of, everything, restore_and_upgrade
 from tests.oracle.tables import violations
 from tests.sql.api import Api, Node, Row, settlement, token
 
-RELEASES = sorted(Path(__file__).parent.glob("releases/*.sql.gz"))
 STATES = {"completed": 1, "failed": 1, "cancelled": 1, "claimed": 3, "scheduled": 2, "pending": 4}
 
 
 @pytest.fixture(params=RELEASES, ids=lambda path: path.name)
 def before(request: pytest.FixtureRequest, empty_dsn: str) -> list[Row]:
     """Restore a release's rows and upgrade; what get_lease said of each lease before."""
-    run_psql(empty_dsn, gzip.decompress(request.param.read_bytes()).decode())
-    with psycopg.connect(empty_dsn) as conn:
-        listed = everything(Api(conn))
-    assert upgrade(empty_dsn).changed
-    return listed
+    return restore_and_upgrade(request.param, empty_dsn, QUEUE)
 
 
 @pytest.fixture
 def api(before: list[Row], empty_dsn: str) -> Iterator[Api]:
     """The upgraded database, at the time of the dump: what was scheduled then still is."""
-    with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        clock = install_clock(conn)
-        clock.advance(max(row["created_at"] for row in before) + timedelta(seconds=1) - clock.now())
-        yield Api(conn)
-
-
-def everything(api: Api) -> list[Row]:
-    """What get_lease says of each lease."""
-    leases = [row["lease_id"] for row in api.rows("list_leases", queue=QUEUE, limit=1000)]
-    return [api.lease(lease) for lease in leases]
+    with at_the_time_of(before, empty_dsn) as upgraded:
+        yield upgraded
 
 
 def by_params(rows: list[Row], **params: object) -> Row:
@@ -58,7 +39,9 @@ def node(name: str) -> Node:
 
 def test_leases_are_what_they_were(api: Api, before: list[Row]) -> None:
     # columns that came later aside
-    assert [now | was for now, was in zip(everything(api), before, strict=True)] == everything(api)
+    assert [
+        now | was for now, was in zip(everything(api, QUEUE), before, strict=True)
+    ] == everything(api, QUEUE)
     assert Counter(row["state"] for row in before) == STATES
     assert violations(api.conn) == []
 
@@ -99,7 +82,7 @@ def test_what_ended_is_requeued_and_pruned(api: Api, before: list[Row]) -> None:
         api.rows("complete_lease", **token(claim))
     api.rows("set_queue_policy", queue=QUEUE, policy={"retain_completed": 0, "retain_failed": 0})
     assert api.row("prune")["leases"] == 2 + len(claims)
-    left = {row["state"] for row in everything(api)}
+    left = {row["state"] for row in everything(api, QUEUE)}
     assert left == {"claimed", "scheduled", "pending"}
     row = api.row("spawn_lease", queue=QUEUE, task="work", options={"idempotency_key": "complete"})
     assert row["created"]

@@ -181,7 +181,7 @@ def _candidates(
         return {
             gpu
             for gpu, parent in node.parents.items()
-            if parent is not None and not use[gpu] and not use[parent]
+            if parent is not None and not use[gpu] and not use.get(parent)
         }
     need = placement["resources"].get("gpu_milli", FULL)
     return {

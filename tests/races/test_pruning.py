@@ -13,6 +13,7 @@ from tests.sql.api import outlive
 
 DAY = timedelta(days=1)
 PRUNE = "select leases from hwqueue.prune(p_limit => %s)"
+REGULAR = "select leases from hwqueue.prune(p_limit => %s, p_unless_within => '10 s')"
 CLASSES = "select count(*) from hwqueue.placement_class"
 
 
@@ -38,3 +39,26 @@ def test_beside_an_open_prune(conn: psycopg.Connection, dsn: str, clock: Clock, 
         outlive(conn)
         conn.execute(PRUNE, [10])
     assert conn.execute(CLASSES).fetchall() == [(0,)]
+
+
+def test_one_of_many_prunes_at_a_time(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+    """While one is at it the others have nothing to do, unless it takes very long."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"retain_completed": 0})
+    node = register(conn)
+    for _ in range(4):
+        lease = direct.spawn(QUEUE)["lease_id"]
+        [claim] = direct.claim(QUEUE, *node)
+        direct.complete(lease, claim["claim_token"])
+    clock.advance(DAY)
+    with interleave(dsn, SHORT) as actor:
+        sleeper, other = actor(), actor()
+        assert other.conn.execute(REGULAR, [1]).fetchall() == [(1,)]
+        clock.advance(timedelta(seconds=10))
+        sleeper.begin()
+        assert sleeper.conn.execute(REGULAR, [1]).fetchall() == [(1,)]
+        assert other.conn.execute(REGULAR, [10]).fetchall() == [(0,)]
+        clock.advance(timedelta(minutes=2))
+        assert other.conn.execute(REGULAR, [10]).fetchall() == [(2,)]
+        sleeper.commit()
+        assert other.conn.execute(REGULAR, [10]).fetchall() == [(0,)]

@@ -99,6 +99,18 @@ def test_parts_come_from_devices_that_are_broken_already(api: Api) -> None:
     assert places(assigned(api, node, asking(None, PART, gpu=2))) == [4, 5]
 
 
+def test_parts_of_a_device_that_nobody_may_have_whole(api: Api) -> None:
+    """As of a GPU in MIG mode: its parts are listed, the device is not."""
+    gpus = devices(None, 0, 0)[1:]
+    node = api.node(gpus=gpus, gpu_exclusivity=[*GPU, PART])
+    assert why(api, node, asking(gpu=1)) == {"insufficient_capacity": True}
+    assert run(api, node, asking(None, PART, gpu=3)) is None
+    assert [places(assigned(api, node, asking(None, PART, gpu=1))) for _ in gpus] == [[0], [1]]
+    assert run(api, node, asking(None, PART, gpu=1)) is None
+    again = api.node(node.node_id, name=node.name, gpus=gpus, gpu_exclusivity=[PART])
+    assert run(api, again, asking(None, PART, gpu=1)) is None, "those that run keep theirs"
+
+
 @pytest.mark.parametrize("gpu", [None, "shared", *GPU])
 def test_a_part_by_name_is_only_for_partition_exclusive(api: Api, gpu: str | None) -> None:
     node, ids = split(api, None, 0)

@@ -58,7 +58,6 @@ PART = {"resource_id": str(uuid4()), "parent_resource_id": ID}
         ("spec.gpu_share_mode", {"gpu_share_mode": "shared"}),
         ("spec.gpu_share_mode", {"gpu_share_mode": True}),
         ("spec.gpus[0].partitionable", {"gpus": [{"resource_id": ID, "partitionable": "yes"}]}),
-        ("spec.gpus[0].parent_resource_id", {"gpus": [PART]}),
         ("spec.gpus[1].parent_resource_id", {"gpus": [{"resource_id": ID}, PART]}),
         ("spec.gpus[1].parent_resource_id", {"gpus": [PART, PART | {"resource_id": ID}]}),
         ("spec.gpus[0].partitionable", {"gpus": [PART | {"partitionable": True}]}),

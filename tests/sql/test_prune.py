@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, outlive, token
+from tests.sql.api import Api, Row, outlive, token
 
 DAY = timedelta(days=1)
 DAYS = 86400
@@ -239,6 +239,67 @@ def test_a_dropped_queue_goes_bit_by_bit(api: Api, conn: psycopg.Connection) -> 
     assert max(before - after for before, after in pairwise(left)) == 4
     assert (left[-1], classes(conn, "bit")) == (0, [])
     assert conn.execute(QUEUES, [queue]).fetchall() == [(0,)]
+
+
+def test_not_twice_within_a_span(api: Api, clock: Clock) -> None:
+    queue = api.queue(retain_completed=0)
+    within = {"unless_within": DAY}
+    clock.advance(DAY)
+    api.rows("prune", **within)
+    finished(api, queue, "completed")
+    for hours, removed in [(23, 0), (1, 1)]:
+        clock.advance(timedelta(hours=hours))
+        assert api.row("prune", **within)["leases"] == removed
+
+
+def test_without_a_span_it_always_prunes(api: Api, clock: Clock) -> None:
+    queue = api.queue(retain_completed=0)
+    api.rows("prune")
+    for _ in range(2):
+        finished(api, queue, "completed")
+        clock.advance(DAY)
+        assert api.row("prune")["leases"] == 1
+
+
+def test_a_clock_that_was_set_back(api: Api, clock: Clock) -> None:
+    """The last prune lies in the future: nobody waits for it."""
+    queue = api.queue(retain_completed=0)
+    api.rows("prune")
+    clock.advance(-2 * DAY)
+    finished(api, queue, "completed")
+    clock.advance(DAY)
+    assert api.row("prune", unless_within=DAY)["leases"] == 1
+    clock.advance(DAY)
+
+
+def test_it_says_whether_there_is_more(api: Api, clock: Clock) -> None:
+    """Of leases, and of what a dropped queue has left."""
+    queue, dropped = api.queue(retain_completed=0), api.queue()
+    for _ in range(3):
+        finished(api, queue, "completed")
+    clock.advance(DAY)
+    calls = until_done(api)
+    assert [call["leases"] for call in calls[:2]] == [2, 1]
+    for _ in range(3):
+        api.spawn(dropped)
+    api.rows("drop_queue", queue=dropped, force=True)
+    api.rows("prune", limit=2)
+    outlive(api.conn)
+    assert len(until_done(api)) > 1
+    assert api.conn.execute(QUEUES, [dropped]).fetchall() == [(0,)]
+
+
+def until_done(api: Api) -> list[Row]:
+    """Prune, two at a time, until there is no more; the answers."""
+    calls = [api.row("prune", limit=2)]
+    while calls[-1]["more"]:
+        calls.append(api.row("prune", limit=2))
+    return calls
+
+
+@pytest.mark.parametrize("span", [timedelta(seconds=-1), timedelta(days=1, seconds=1), None])
+def test_bad_spans(api: Api, span: timedelta | None) -> None:
+    assert api.refused("QHA01", "prune", unless_within=span).field == "p_unless_within"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1000001, None])

@@ -59,7 +59,7 @@ MAY_CALL: dict[str, set[str]] = {
     "set_service_policy": {OPERATOR, ADMIN},
     "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},
-    "prune": {OPERATOR, ADMIN},
+    "prune": {WORKER, OPERATOR, ADMIN},
     "check_token": {OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},
     "throughput": {OPERATOR, ADMIN},

@@ -39,11 +39,14 @@ def run(*options: str) -> int:
 
 def test_spans_and_the_id_are_settings(started: list[WorkerSettings]) -> None:
     spans = ["--poll-interval=250ms", "--cancel-grace=0s", "--reap-interval=1m"]
-    assert run(*spans, f"--node-id={NODE}", "--shutdown-timeout=0s") == 0
+    more = ["--shutdown-timeout=0s", "--claim-timeout=90s", "--prune-interval=2h"]
+    assert run(*spans, *more, f"--node-id={NODE}") == 0
     [settings] = started
     assert settings.poll_interval == timedelta(milliseconds=250)
     assert settings.cancel_grace == timedelta(0)
     assert settings.reap_interval == timedelta(minutes=1)
+    assert settings.prune_interval == timedelta(hours=2)
+    assert settings.claim_timeout == timedelta(seconds=90)
     assert settings.shutdown_timeout == timedelta(0)
     assert settings.effective_node_id == UUID(NODE)
 
@@ -52,13 +55,19 @@ def test_left_out_they_are_the_defaults(started: list[WorkerSettings]) -> None:
     assert run("--name=n") == 0
     [settings] = started
     plain = WorkerSettings(dsn="dbname=none", name="n")
-    for field in ("poll_interval", "cancel_grace", "reap_interval", "shutdown_timeout", "node_id"):
-        assert getattr(settings, field) == getattr(plain, field), field
+    assert settings == plain
+    assert run() == 0
+    assert started[1].name == WorkerSettings(dsn="").name
 
 
-def test_reaping_can_be_left_to_others(started: list[WorkerSettings]) -> None:
-    assert run("--reap-interval=never") == 0
-    assert started[0].reap_interval is None
+def test_upkeep_can_be_left_to_others(started: list[WorkerSettings]) -> None:
+    assert run("--reap-interval=never", "--prune-interval=never") == 0
+    assert (started[0].reap_interval, started[0].prune_interval) == (None, None)
+
+
+def test_nothing_else_can_be_never(started: list[WorkerSettings]) -> None:
+    assert run("--claim-timeout=never") != 0
+    assert started == []
 
 
 def test_a_bad_id_is_refused(started: list[WorkerSettings]) -> None:

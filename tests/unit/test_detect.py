@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 from uuid import UUID
 
 import psutil
@@ -16,77 +16,61 @@ from hwqueue.types import Gpu
 from hwqueue.worker import detect
 from hwqueue.worker.node import combine
 from hwqueue.worker.settings import WorkerSettings
+from tests.unit.fake_nvml import GPUS, OLD_PARTS, PARTS, FakeNvml
 
 UUIDS = [f"8f5b6c1e-0000-4000-8000-00000000000{n}" for n in range(3)]
-
-
-class FakeNvml(ModuleType):
-    """Answers as `pynvml` does, for devices given as (uuid, model, bytes, split by MIG)."""
-
-    NVML_DEVICE_MIG_DISABLE = 0
-    NVML_DEVICE_MIG_ENABLE = 1
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_NotSupported(NVMLError):  # noqa: N801  (the library's name)
-        pass
-
-    def __init__(self, devices: list[tuple[str, str, int, bool]], *, driver: bool = True) -> None:
-        super().__init__("pynvml")
-        self.devices = devices
-        self.driver = driver
-        self.open = 0
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if not self.driver:
-            raise self.NVMLError("Driver Not Loaded")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[str, str, int, bool]:  # noqa: N802
-        return self.devices[index]
-
-    def nvmlDeviceGetMigMode(self, handle: tuple[str, str, int, bool]) -> list[int]:  # noqa: N802
-        if "T4" in handle[1]:
-            raise self.NVMLError_NotSupported
-        return [int(handle[3]), 0]
-
-    def nvmlDeviceGetUUID(self, handle: tuple[str, str, int, bool]) -> str:  # noqa: N802
-        return f"GPU-{handle[0]}"
-
-    def nvmlDeviceGetName(self, handle: tuple[str, str, int, bool]) -> str:  # noqa: N802
-        return handle[1]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: tuple[str, str, int, bool]) -> Any:  # noqa: N802
-        return SimpleNamespace(total=handle[2])
+A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
 
 
 def install_nvml(monkeypatch: pytest.MonkeyPatch, nvml: ModuleType | None) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
 
 
-A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
-DEVICES = [
-    (UUIDS[0], A100, 80 << 30, False),
-    (UUIDS[1], A100, 80 << 30, True),
-    (UUIDS[2], T4, 15 << 30, False),
-]
-
-
-def test_gpus_are_read_and_mig_devices_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml(DEVICES)
+def test_gpus_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(GPUS)
     install_nvml(monkeypatch, nvml)
     assert detect.detect_gpus({}) == (
         Gpu(resource_id=UUID(UUIDS[0]), model=A100, memory_mib=80 * 1024),
+        Gpu(resource_id=UUID(UUIDS[1]), model="NVIDIA H100 PCIe", memory_mib=80 * 1024),
         Gpu(resource_id=UUID(UUIDS[2]), model=T4, memory_mib=15 * 1024),
     )
     assert nvml.open == 0
+
+
+def test_of_gpus_in_mig_mode_the_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(PARTS)
+    install_nvml(monkeypatch, nvml)
+    found = detect.detect_gpus({})
+    first, second = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
+    assert [(gpu.model, gpu.memory_mib) for gpu in found] == [
+        (f"{first} MIG 3g.20gb", 20 << 10),
+        (f"{first} MIG 2g.10gb", 10 << 10),
+        (f"{first} MIG 1g.5gb", 5 << 10),
+        (first, 40 << 10),
+        (f"{second} MIG 1g.10gb+me", 10 << 10),
+        (f"{second} MIG 1c.3g.40gb", 40 << 10),
+        (T4, 15 << 10),
+    ]
+    split = [UUID(nvml.devices[index].uuid.removeprefix("GPU-")) for index in (0, 2)]
+    parents = [gpu.parent_resource_id for gpu in found]
+    assert parents == [split[0]] * 3 + [None] + [split[1]] * 2 + [None]
+    assert [detect.cuda_name(gpu) for gpu in found] == re.findall(
+        r"MIG-[0-9a-f-]{36}|GPU-5d5b[0-9a-f-]+|GPU-b08b[0-9a-f-]+", PARTS
+    )
+    assert nvml.open == 0
+
+
+def test_a_gpu_in_mig_mode_without_parts_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_nvml(monkeypatch, FakeNvml(GPUS, empty={1}))
+    assert [str(gpu.resource_id) for gpu in detect.detect_gpus({})] == [UUIDS[0], UUIDS[2]]
+
+
+def test_parts_without_ids_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install_nvml(monkeypatch, FakeNvml(OLD_PARTS))
+    assert detect.detect_gpus({}) == ()
+    assert "caf9b0/2/0 is no UUID; update the driver" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -96,20 +80,38 @@ def test_gpus_are_read_and_mig_devices_left_out(monkeypatch: pytest.MonkeyPatch)
 def test_hidden_gpus_are_left_out(
     monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[int]
 ) -> None:
-    install_nvml(monkeypatch, FakeNvml(DEVICES))
+    install_nvml(monkeypatch, FakeNvml(GPUS))
     found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
     assert [str(gpu.resource_id) for gpu in found] == [UUIDS[index] for index in expected]
+
+
+@pytest.mark.parametrize(
+    ("visible", "sizes"),
+    [
+        ("MIG-7d17cad5-cb54-53b8-8a5d-3ba0fdb3f22c", ["2g.10gb"]),
+        ("MIG-37b7,GPU-b08b", ["1g.5gb", T4]),
+        ("0", ["3g.20gb", "2g.10gb", "1g.5gb"]),
+        ("GPU-ce5b3123-f4f2-6250-8428-40617e5f9b9d", ["1g.10gb+me", "1c.3g.40gb"]),
+        ("GPU-90155500", []),
+    ],
+)
+def test_hidden_parts_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, visible: str, sizes: list[str]
+) -> None:
+    install_nvml(monkeypatch, FakeNvml(PARTS))
+    found = detect.detect_gpus({"CUDA_VISIBLE_DEVICES": visible})
+    assert [str(gpu.model).rpartition("MIG ")[2] for gpu in found] == sizes
 
 
 def test_no_library_and_no_driver_mean_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     install_nvml(monkeypatch, None)  # what an import of a missing module runs into
     assert detect.detect_gpus({}) == ()
-    install_nvml(monkeypatch, FakeNvml(DEVICES, driver=False))
+    install_nvml(monkeypatch, FakeNvml(GPUS, driver=False))
     assert detect.detect_gpus({}) == ()
 
 
 def test_a_failing_device_declares_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml(DEVICES)
+    nvml = FakeNvml(PARTS)
 
     def fail(_handle: object) -> str:
         raise nvml.NVMLError("GPU is lost")
@@ -118,6 +120,13 @@ def test_a_failing_device_declares_no_gpus(monkeypatch: pytest.MonkeyPatch) -> N
     install_nvml(monkeypatch, nvml)
     assert detect.detect_gpus({}) == ()
     assert nvml.open == 0
+
+
+def test_the_library_has_what_is_used_of_it() -> None:
+    nvml = pytest.importorskip("pynvml")
+    used = [name for name in vars(FakeNvml) if name.lower().startswith("nvml")]
+    assert len(used) > 10
+    assert [name for name in used if not hasattr(nvml, name)] == []
 
 
 def test_labels_name_the_model_only_when_there_is_one() -> None:

@@ -1,36 +1,49 @@
-"""When a worker reaps, and how it goes on while something is left."""
+"""When a worker reaps and prunes, and how it goes on while something is left."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from hwqueue.errors import HwqueueError
-from hwqueue.types import ReapResult
-from hwqueue.worker.reaper import reap_regularly
+from hwqueue.types import PruneResult, ReapResult
+from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.session import NodeSession
 
 INTERVAL = timedelta(milliseconds=1)
+Answer = ReapResult | PruneResult | HwqueueError
+Part = Callable[[NodeSession, timedelta], Coroutine[Any, Any, None]]
 
 
 def result(expired: int, *, more: bool) -> ReapResult:
     return ReapResult(expired=expired, promoted=0, deadlines=0, more=more)
 
 
+def removed(leases: int, *, more: bool) -> PruneResult:
+    return PruneResult(leases=leases, classes=0, nodes=0, more=more)
+
+
 class Session:
     """Gives the answers it was given, then stays silent; keeps the spans it heard."""
 
-    def __init__(self, answers: Sequence[ReapResult | HwqueueError]) -> None:
+    def __init__(self, answers: Sequence[Answer]) -> None:
         self._answers = list(answers)
         self.silent = asyncio.Event()
         self.spans: list[timedelta] = []
 
     async def reap(self, unless_within: timedelta) -> ReapResult:
+        return cast(ReapResult, await self._answer(unless_within))
+
+    async def prune(self, limit: int, unless_within: timedelta) -> PruneResult:
+        assert limit > 0
+        return cast(PruneResult, await self._answer(unless_within))
+
+    async def _answer(self, unless_within: timedelta) -> Answer:
         self.spans.append(unless_within)
         if not self._answers:
             self.silent.set()
@@ -41,10 +54,10 @@ class Session:
         return answer
 
 
-async def spans_of(*answers: ReapResult | HwqueueError) -> list[timedelta]:
+async def spans_of(*answers: Answer, part: Part = reap_regularly) -> list[timedelta]:
     """The spans of all calls, the first after the answers included."""
     session = Session(answers)
-    task = asyncio.ensure_future(reap_regularly(cast(NodeSession, session), INTERVAL))
+    task = asyncio.ensure_future(part(cast(NodeSession, session), INTERVAL))
     await session.silent.wait()
     task.cancel()
     return session.spans
@@ -66,3 +79,22 @@ def test_what_is_left_is_reaped_at_once(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_refusal_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(spans_of(HwqueueError("no"), result(0, more=False)))
     assert "reap was refused: no" in caplog.text
+
+
+def test_pruning_goes_on_while_there_is_more() -> None:
+    pile = [removed(5000, more=True), removed(5000, more=True), removed(7, more=False)]
+    spans = asyncio.run(spans_of(*pile, removed(0, more=False), part=prune_regularly))
+    turn = INTERVAL / 2
+    assert spans == [turn, timedelta(0), timedelta(0), turn, turn]
+
+
+def test_a_turn_of_pruning_ends() -> None:
+    """However much there is: the rest waits for the next one."""
+    spans = asyncio.run(spans_of(*[removed(5000, more=True)] * 100, part=prune_regularly))
+    assert spans.count(INTERVAL / 2) == 2
+    assert spans.index(INTERVAL / 2, 1) == 60
+
+
+def test_a_refused_prune_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(spans_of(HwqueueError("no"), removed(0, more=False), part=prune_regularly))
+    assert "prune was refused: no" in caplog.text

@@ -222,18 +222,31 @@ class Nodes(Caller):
             calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
         )
 
-    def prune(self, *, limit: int = 10_000, event_days: int = 14, shard: int = 0) -> PruneResult:
+    def prune(
+        self,
+        *,
+        limit: int = 10_000,
+        unless_within: timedelta = timedelta(0),
+        event_days: int = 14,
+        shard: int = 0,
+    ) -> PruneResult:
         """Remove what is past its retention.
 
         Args:
-            limit: Most of each kind.
+            limit: Most of each kind, about.
+            unless_within: Do nothing if somebody pruned less than this ago, 0 to 1 day.
             event_days: How many whole days events are kept, 1 to 14.
 
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
         return self._row(
-            calls.PRUNE, PruneResult, p_limit=limit, p_event_days=event_days, p_shard=shard
+            calls.PRUNE,
+            PruneResult,
+            p_limit=limit,
+            p_unless_within=unless_within,
+            p_event_days=event_days,
+            p_shard=shard,
         )
 
     def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:

@@ -1,0 +1,111 @@
+"""Readings from the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.calls import LIMIT_TIME
+from hwqueue.cli.top.reading import Reading
+from hwqueue.client import AsyncClient
+from hwqueue.types import ClassExplanation, NearNode, PendingReason
+
+# What is read at most: a screen shows some dozens, and looking must not cost what is looked at.
+MOST_CLASSES = 200
+MOST_NODES = 1000
+MOST_EVENTS = 200
+MINUTES = 31
+NEAREST = 5
+
+# A server that has vanished is noticed.
+_CAREFUL = {"connect_timeout": "5", "tcp_user_timeout": "10000"}
+
+
+class DatabaseSource:
+    """One connection, one query after the other; made anew after it was lost.
+
+    Args:
+        dsn: The database; it is connected to by the first reading.
+        patience: How long one query may take; then the server gives it up.
+    """
+
+    def __init__(
+        self, dsn: str, *, shard: int = 0, patience: timedelta = timedelta(seconds=5)
+    ) -> None:
+        self._dsn = make_conninfo("", **{**_CAREFUL, **conninfo_to_dict(dsn)})
+        self._shard = shard
+        self._patience = patience
+        self._connection: AsyncConnection[Any] | None = None
+        self._turn = asyncio.Lock()
+
+    async def read(self) -> Reading:
+        """Read everything."""
+        shard = self._shard
+        async with self._client() as client:
+            queues = await client.queue_depth(shard=shard)
+            pending = await client.pending_reasons(limit=MOST_CLASSES + 1, shard=shard)
+            nodes = await client.node_usage(limit=MOST_NODES + 1, shard=shard)
+            events = await client.list_events(limit=MOST_EVENTS, shard=shard)
+            minutes = await client.throughput(minutes=MINUTES, shard=shard)
+        counted = (("pending", len(pending), MOST_CLASSES), ("nodes", len(nodes), MOST_NODES))
+        return Reading(
+            at=datetime.now(UTC),
+            queues=queues,
+            pending=pending[:MOST_CLASSES],
+            nodes=sorted(nodes[:MOST_NODES], key=lambda node: node.state == "live"),
+            events=events,
+            minutes=minutes,
+            cut=frozenset(name for name, read, most in counted if read > most),
+        )
+
+    async def explain(self, reason: PendingReason) -> Sequence[str]:
+        """Why leases of the class wait and what would help, in lines."""
+        async with self._client() as client:
+            found = await client.explain_class(reason.class_id, shard=self._shard)
+        return list(explanation_lines(found))
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[AsyncClient]:
+        """A client in a transaction that writes nothing, one at a time."""
+        async with self._turn:
+            connection = await self._connect()
+            async with connection.transaction():
+                milliseconds = str(round(self._patience.total_seconds() * 1000))
+                # of the transaction: a pooler gives sessions to others
+                await connection.execute(LIMIT_TIME, {"milliseconds": milliseconds})
+                yield AsyncClient.on(connection)
+
+    async def _connect(self) -> AsyncConnection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = await AsyncConnection.connect(self._dsn, autocommit=True)
+            await self._connection.set_read_only(True)
+        return self._connection
+
+
+def explanation_lines(found: ClassExplanation) -> Iterator[str]:
+    """An explanation in few lines."""
+    yield f"{found.headline} ({found.code})"
+    if found.help:
+        yield from ("", "What would help", *(f"  {one.words}" for one in found.help))
+    if found.sole_blockers:
+        yield from ("", "Kept out by one thing alone")
+        for blocker in found.sole_blockers:
+            yield f"  {blocker.nodes} nodes: {blocker.words} ({', '.join(blocker.samples)})"
+    if found.nearest:
+        yield from ("", "Nearest nodes", *map(_near, found.nearest[:NEAREST]))
+
+
+def _near(node: NearNode) -> str:
+    reasons = "; ".join(reason.message for reason in node.reasons)
+    return f"  {node.node} ({node.state}): {reasons or 'could take it now'}"

@@ -1,0 +1,36 @@
+"""Numbers and times as a person reads them, in few characters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from hwqueue.cli.spans import short
+
+_STEPS = " ▁▂▃▄▅▆▇█"
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """How long ago; a dash for never. Clocks that differ a little are at 0s."""
+    return "-" if since is None else short(now - since) or "-"
+
+
+def count(number: float | None) -> str:
+    """1,204; a dash for what is not known."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def amount(number: float) -> str:
+    """At most one digit after the point: 3.5, 8."""
+    return f"{number:,.1f}".removesuffix(".0")
+
+
+def use(used: float, total: float | None) -> str:
+    """What is in use of what there is; a dash where it is not counted or there is none."""
+    return "-" if not total else f"{amount(used)}/{amount(total)}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A character for each value, as high as it is beside the greatest; a blank for none."""
+    most = max(values, default=0) or 1
+    return "".join(_STEPS[0 if value <= 0 else max(1, round(8 * value / most))] for value in values)

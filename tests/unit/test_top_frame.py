@@ -1,0 +1,132 @@
+"""`hwqueue top`: what its tables and its summary say, without a screen."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from hwqueue.cli.top.frame import frame
+from hwqueue.cli.top.summary import summary
+from hwqueue.cli.top.tables import EVENTS, NODES, PENDING, QUEUES, Order, Table, arranged
+from hwqueue.cli.top.words import age, amount, sparkline, use
+from tests.unit.top_rows import NOW, ago, event, minutes, node, pending, queue, reading
+
+
+def keys(table: Table, order: Order, wanted: str = "", **facts: object) -> list[str]:  # type: ignore[type-arg]
+    """Which rows are shown, in order."""
+    return [table.key(row) for row, _cells in arranged(table, reading(**facts), order, wanted)]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(8.0, "8"), (3.5, "3.5"), (0, "0"), (1234.56, "1,234.6")]
+)
+def test_amounts(number: float, text: str) -> None:
+    assert amount(number) == text
+
+
+def test_ages_and_use() -> None:
+    assert [age(moment, NOW) for moment in (None, ago(seconds=5), ago(seconds=-5))] == [
+        "-",
+        "5s",
+        "0s",
+    ]
+    assert (use(1.5, 2), use(0, 0), use(0, None)) == ("1.5/2", "-", "-")
+
+
+def test_sparklines() -> None:
+    assert sparkline([0, 1, 50, 100]) == " ▁▄█"
+    assert (sparkline([0, 0]), sparkline([])) == ("  ", "")
+
+
+def test_columns_take_turns_at_sorting() -> None:
+    """Names rise, numbers fall; what is not known comes last both ways."""
+    order = Order()
+    assert keys(QUEUES, order) == ["mail", "renders", "reports"]
+    order = order.next(6)
+    assert keys(QUEUES, order.turned()) == ["reports", "renders", "mail"]
+    order = order.next(6)
+    assert keys(QUEUES, order) == ["renders", "mail", "reports"]
+    order = order.next(6)
+    assert keys(QUEUES, order) == ["renders", "mail", "reports"]
+    assert keys(QUEUES, order.turned()) == ["mail", "renders", "reports"]
+    for _ in range(4):
+        order = order.next(6)
+    assert order == Order()
+
+
+def test_rows_with_a_text() -> None:
+    assert keys(PENDING, Order(), "h100") == ["7"]
+    assert keys(PENDING, Order(), "contended") == ["9"]
+    assert keys(NODES, Order(), "silent") == [str(node(3).node_id)]
+    assert keys(NODES, Order(), "nowhere") == []
+
+
+def test_what_users_wrote_moves_no_cursor() -> None:
+    odd = reading(events=[event(1, "x", "one\ntwo\x1b[2J")])
+    [(_row, cells)] = arranged(EVENTS, odd, Order(), "")
+    assert cells[-1] == "one two\\x1b[2J"
+
+
+def test_the_summary() -> None:
+    assert summary(reading()) == [
+        "leases  1,208 pending, 4 running, 33 scheduled, oldest 12m in renders,"
+        " 1 of 3 queues paused",
+        "stuck   412 that no node may run, 80 whose nodes are busy",
+        "nodes   3 (2 live, 1 silent), CPU 7/24 (29 %), GPU 1.5/6 (25 %)",
+        "ended   80 completed, 2 failed, 1 retried in the last minute  ▁▄█",
+    ]
+
+
+def test_the_summary_of_nothing() -> None:
+    empty = reading(queues=[], pending=[], nodes=[], minutes=minutes(0))
+    assert summary(empty) == [
+        "leases  0 pending, 0 running, 0 scheduled",
+        "stuck   nothing",
+        "nodes   none",
+        "ended   nothing yet",
+    ]
+
+
+def test_what_was_not_read_is_not_hidden() -> None:
+    lines = summary(reading(cut=frozenset({"pending", "nodes"})))
+    assert lines[1] == "stuck   at least 412 that no node may run, at least 80 whose nodes are busy"
+    assert lines[2].startswith("nodes   3+ (")
+
+
+def test_a_frame_is_cut_at_its_width_and_rows() -> None:
+    text = frame(reading(), rows=2, width=60)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "Pending (the first 2)" in lines
+    assert "  why        leases  oldest  match  free  queue    asks for" in lines
+    assert "  no match      412  12m         0     0  renders  gpu_model" in lines
+    assert not any("zone in a" in line for line in lines)
+
+
+def test_a_frame_of_nothing_says_what_to_do() -> None:
+    empty = reading(queues=[], pending=[], nodes=[], events=[], minutes=minutes(0))
+    assert frame(empty, rows=5).splitlines()[5:] == [
+        "",
+        "Queues",
+        "  no queues; make one: hwqueue queue create NAME",
+        "",
+        "Pending",
+        "  nothing waits",
+        "",
+        "Nodes",
+        "  no nodes; run a worker: hwqueue worker run --help",
+        "",
+        "Events",
+        "  no events",
+    ]
+
+
+def test_odd_queues_and_classes() -> None:
+    paused = pending(1, "x", code="queue_paused", nodes_matching=None)
+    unmet = pending(2, "y", nodes_matching=0, nodes_free=0)
+    rows = reading(pending=[paused, unmet], queues=[queue("q", oldest_at=NOW + timedelta(1))])
+    assert [cells[:4] for _, cells in arranged(PENDING, rows, Order(), "")] == [
+        ["paused", "1", "12m", "-"],
+        ["no match", "1", "12m", "0"],
+    ]

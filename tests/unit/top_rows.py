@@ -1,0 +1,135 @@
+"""What the tests of `hwqueue top` look at: a small cluster at a fixed moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from hwqueue.cli.top.reading import Reading
+from hwqueue.types import Event, Minute, NodeUsage, PendingReason, QueueDepth
+
+NOW = datetime(2026, 3, 1, 12, 4, 10, tzinfo=UTC)
+
+
+def ago(**span: float) -> datetime:
+    """So long before NOW."""
+    return NOW - timedelta(**span)
+
+
+def queue(name: str, **facts: Any) -> QueueDepth:
+    """A queue; empty unless told otherwise."""
+    whole: dict[str, Any] = {"shard_id": 0, "queue": name}
+    whole |= dict.fromkeys(("pending", "scheduled", "running", "stopping", "expired"), 0)
+    whole |= dict.fromkeys(("oldest_at", "next_at", "paused_at"))
+    return QueueDepth(**(whole | facts))
+
+
+def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
+    """A class of which something waits."""
+    whole: dict[str, Any] = {
+        "shard_id": 0,
+        "class_id": class_id,
+        "queue": "renders",
+        "tenant": "",
+        "service_id": None,
+        "task_name": "draw",
+        "words": words,
+        "resources": {},
+        "pending": 1,
+        "oldest_at": ago(minutes=12),
+        "code": None,
+        "permanent": False,
+        "message": "its turn has not come",
+        "nodes_matching": 2,
+        "nodes_free": 1,
+        "nodes_near": 0,
+    }
+    return PendingReason(**(whole | facts))
+
+
+def node(number: int, **facts: Any) -> NodeUsage:
+    """A node with 8 cores, 64 GiB and 2 GPUs."""
+    whole: dict[str, Any] = {
+        "shard_id": 0,
+        "node_id": UUID(int=number),
+        "node_name": f"node-{number}",
+        "rack": number % 2,
+        "state": "live",
+        "live": True,
+        "seen_at": ago(seconds=3),
+        "claims": 0,
+        "slots": None,
+        "cpu_milli": 8000,
+        "cpu_used": 0,
+        "memory_mib": 65536,
+        "memory_used": 0,
+        "gpus": 2,
+        "gpus_free": 2,
+        "gpu_milli_used": 0,
+        "cores": 0,
+        "cores_free": 0,
+        "custom": {},
+        "custom_used": {},
+        "profile_id": 1,
+    }
+    return NodeUsage(**(whole | facts))
+
+
+def event(number: int, code: str, message: str, **facts: Any) -> Event:
+    """Something that happened."""
+    whole: dict[str, Any] = dict.fromkeys(("lease_id", "node_id", "queue", "class_id", "detail"))
+    whole |= {"at": ago(minutes=number), "actor": "ops", "shard_id": 0}
+    whole |= {"event_id": number, "code": code, "message": message}
+    return Event(**(whole | facts))
+
+
+def minutes(*completed: int) -> Sequence[Minute]:
+    """Minutes up to this one, with so many completed leases."""
+    return [
+        Minute(
+            minute=ago(minutes=len(completed) - number),
+            claims=many,
+            completed=many,
+            failed=2,
+            cancelled=0,
+            retried=1,
+            expired=0,
+            wait_p50=None,
+            wait_p95=None,
+            run_p50=None,
+            run_p95=None,
+            shard_id=0,
+        )
+        for number, many in enumerate(completed, start=1)
+    ]
+
+
+def reading(**facts: Any) -> Reading:
+    """A cluster with something of everything."""
+    busy = {"cpu_used": 6500, "memory_used": 32 * 1024, "gpu_milli_used": 1500, "claims": 3}
+    whole: dict[str, Any] = {
+        "at": NOW,
+        "queues": [
+            queue("mail", pending=4, running=1, oldest_at=ago(seconds=8)),
+            queue("renders", pending=1204, running=3, scheduled=33, oldest_at=ago(minutes=12)),
+            queue("reports", paused_at=ago(hours=3)),
+        ],
+        "pending": [
+            pending(7, "gpu_model in H100, 8 GPU", pending=412, nodes_matching=0, nodes_free=0),
+            pending(9, "2 GPU, away from db", pending=80, nodes_free=0, oldest_at=ago(minutes=2)),
+            pending(3, "zone in a", pending=712, oldest_at=ago(seconds=50)),
+        ],
+        "nodes": [
+            node(1, **busy),
+            node(2, claims=1, cpu_used=500),
+            node(3, state="silent", live=False, seen_at=ago(minutes=9)),
+        ],
+        "events": [
+            event(1, "queue_paused", "queue reports was paused", queue="reports"),
+            event(2, "node_silent", "node-3 is silent", node_id=UUID(int=3), actor="reap"),
+        ],
+        "minutes": minutes(0, 10, 40, 80, 20),
+    }
+    return Reading(**(whole | facts))
