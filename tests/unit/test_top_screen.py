@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -53,11 +54,13 @@ class FakeSource:
 
 @asynccontextmanager
 async def shown(
-    *readings: Reading | Exception, size: tuple[int, int] = SIZE
+    *readings: Reading | Exception,
+    size: tuple[int, int] = SIZE,
+    interval: timedelta = timedelta(hours=1),
 ) -> AsyncIterator[tuple[Pilot[None], FakeSource]]:
     """The screen with these readings; another one is read when `space` is pressed."""
     source = FakeSource(*readings)
-    app = Top(source, "jobs@db", timedelta(hours=1))
+    app = Top(source, "jobs@db", interval)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield pilot, source
@@ -210,6 +213,19 @@ async def test_pausing() -> None:
         assert source.reads == 3
 
 
+async def test_pausing_ends_the_reading() -> None:
+    async with shown(reading(), interval=timedelta(milliseconds=50)) as (pilot, source):
+        app = pilot.app
+        assert isinstance(app, Top)
+        app.action_pause()
+        before = source.reads
+        await asyncio.sleep(0.3)
+        assert source.reads == before
+        app.action_pause()
+        while source.reads < before + 3:
+            await asyncio.sleep(0.01)
+
+
 async def test_why_a_class_waits() -> None:
     async with shown(reading()) as (pilot, source):
         await pilot.press("2", "enter")
@@ -227,6 +243,15 @@ async def test_why_a_class_waits() -> None:
         await pilot.pause()
         await pilot.pause()
         assert "no answer: server closed the connection" in text_of(pilot)
+
+
+async def test_reading_goes_on_behind_a_dialog() -> None:
+    async with shown(reading(), interval=timedelta(milliseconds=50)) as (pilot, source):
+        await pilot.app.push_screen(Facts("one", [("a", "b")]))
+        before = source.reads
+        while source.reads < before + 3:
+            await asyncio.sleep(0.01)
+        assert isinstance(pilot.app.screen, Facts)
 
 
 async def test_keys_are_listed() -> None:
@@ -250,9 +275,10 @@ async def test_a_thousand_nodes() -> None:
     cut = frozenset({"nodes"})
     both = (reading(nodes=nodes, cut=cut), reading(nodes=later, cut=cut))
     async with shown(*both) as (pilot, _source):
-        await pilot.press("3", *["pagedown"] * 5)
+        await pilot.press("3", *["pagedown"] * 5, *["up"] * 5)
         await pilot.pause()
         before = first_cells(pilot)
+        assert int(before[0][1:]) > 50
         assert "the first 1,000 nodes" in text_of(pilot)
         await pilot.press("space")
         await pilot.pause()

@@ -15,6 +15,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
@@ -138,6 +139,7 @@ class Top(App[None]):
     #title { height: 1; text-style: bold reverse; }
     #summary { height: 4; }
     #title, #summary { text-wrap: nowrap; text-overflow: ellipsis; }
+    TabbedContent, ContentSwitcher, TabPane, DataTable { height: 1fr; }
     TabPane { padding: 0; }
     .note { height: 1; }
     #filter { display: none; height: 1; border: none; padding: 0; }
@@ -210,7 +212,8 @@ class Top(App[None]):
                 self._reading, self._error = await self._source.read(), None
             except (HwqueueError, psycopg.Error) as error:
                 self._error = in_one_line(error)
-            self._draw()
+            with suppress(NoMatches):  # the screen is just being taken down
+                self._draw()
             await self._wait()
 
     async def _wait(self) -> None:
