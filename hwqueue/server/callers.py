@@ -22,6 +22,7 @@ from hwqueue.server.problems import Refusal
 from hwqueue.server.rates import Rates
 from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.streams import Streams
 from hwqueue.types import Lease
 
 # For the OpenAPI document alone: what it finds is looked at by the authenticators.
@@ -39,6 +40,7 @@ class Services:
     settings: ServerSettings
     pools: Pools
     rates: Rates
+    streams: Streams
     authenticators: Sequence[Authenticator]
 
 

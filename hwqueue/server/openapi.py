@@ -22,6 +22,8 @@ TAGS: list[dict[str, Any]] = [
     {"name": "queues", "description": "Look at queues, make, set and stop them."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
+    {"name": "views", "description": "Counts by class, queue and node."},
+    {"name": "events", "description": "What happened, and who did it."},
     {"name": "health", "description": "For probes."},
 ]
 
