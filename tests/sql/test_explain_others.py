@@ -51,8 +51,10 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
         "3 nodes match, none is free: "
         '3 are kept out by "away from leases with app in web in the same rack"'
     )
-    taken = f"rack 1 is taken by lease {held['lease_id']} of service {service}"
-    assert taken in [one["words"] for one in found["help"]]
+    taken, other = found["help"]
+    assert taken["words"] == f"rack 1 is taken by lease {held['lease_id']} of service {service}"
+    assert taken["samples"] == sorted(node.name for node in racks[:2])
+    assert other["words"].startswith("rack 2 is taken by lease ")
     assert (funnel(found)["free"], funnel(found)["away"]) == (3, 0)
 
 
@@ -187,7 +189,9 @@ def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -
     clock.advance(timedelta(seconds=1))
     [reason] = near(explain(api, away), racks[0])["reasons"]
     assert reason["holders"][0]["stopping"] is True
-    assert codes(explain(api, toward), racks[0]) == ["required_affinity_unsatisfiable"]
+    found = explain(api, toward)
+    assert found["nodes_free"] == 0
+    assert codes(found, racks[0]) == ["required_affinity_unsatisfiable"]
 
 
 def test_several_reasons_of_one_node(api: Api, racks: list[Node]) -> None:
