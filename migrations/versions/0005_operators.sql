@@ -43,9 +43,14 @@ create index requeued_finished on hwqueue.requeued (finished_at);
 create index attempt_ended on hwqueue.attempt (ended_at);
 
 -- What finished before this upgrade is not counted.
-alter table hwqueue.reap_mark add column counted_to timestamptz not null default '-infinity';
+alter table hwqueue.reap_mark
+  add column counted_to timestamptz not null default '-infinity',
+  add column count_noted_at timestamptz not null default '-infinity',
+  add column count_noted_before xid8 not null default '0';
 update hwqueue.reap_mark set counted_to = now() where exists (select 1 from hwqueue.finished);
 comment on column hwqueue.reap_mark.counted_to is 'what ended before is in minute_stat, and nothing more can come from before';
+comment on column hwqueue.reap_mark.count_noted_before is
+  'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
 
 -- views: a node shows its cores and the isolation classes that it honours.
 drop function if exists hwqueue.list_nodes(text, int);
