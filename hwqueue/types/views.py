@@ -13,7 +13,7 @@ from uuid import UUID
 class PendingReason:
     """Why the leases of one placement class are pending.
 
-    words: what the class asks. resources: the amounts among that. code: a reason code; None: only
+    words: what the class asks; None after the first 500 rows. resources: the amounts among that. code: a reason code; None: only
     its turn. permanent: waiting does not help. nodes_matching: live, uncordoned nodes that could
     ever run it; None: too many different nodes to tell, ask for the class alone. nodes_free: those
     with room now and no known conflict. nodes_near: where none matches, the live nodes that one
@@ -26,7 +26,7 @@ class PendingReason:
     tenant: str
     service_id: UUID | None
     task_name: str
-    words: str
+    words: str | None
     resources: Mapping[str, int]
     pending: int
     oldest_at: datetime
@@ -128,7 +128,7 @@ class LeaseEvent:
 class ClassStats:
     """A placement class and what waits and runs of it.
 
-    words: what it asks. anchors: what nodes find it by. patience: None: the queue's. profiles:
+    words: what it asks; None after the first 500 rows. anchors: what nodes find it by. patience: None: the queue's. profiles:
     kinds of nodes that claims have found eligible so far. reach: the estimated share of the nodes
     that could take it, 0..1; None: not estimated yet. retired_at: no lease has it any more.
     """
@@ -139,7 +139,7 @@ class ClassStats:
     tenant: str
     service_id: UUID | None
     task_name: str
-    words: str
+    words: str | None
     labels: Mapping[str, str]
     placement: Mapping[str, Any]
     anchors: tuple[str, ...]
