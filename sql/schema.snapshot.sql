@@ -436,6 +436,44 @@ CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
     select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid and x is distinct from pg_current_xact_id_if_assigned())
 $$;
 
+CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_name
+    when 'cpu_milli' then coalesce(p_room.cpu_milli, 9223372036854775807)
+    when 'memory_mib' then coalesce(p_room.memory_mib, 9223372036854775807)
+    when 'slots' then coalesce(p_room.slots, 9223372036854775807)
+    when 'core_milli' then coalesce(p_room.core_milli, 9223372036854775807)
+    when 'core_whole' then coalesce(1000 * p_room.core_whole::bigint, 9223372036854775807)
+    when 'core_numa' then coalesce(1000 * p_room.core_numa::bigint, 9223372036854775807)
+    when 'gpu_parts' then p_room.gpu_parts_free
+    when 'gpu_most' then p_room.gpu_most
+    when 'gpu_whole' then p_room.gpu_whole
+    else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
+$$;
+
+CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with room as materialized (
+    select r.room, r.mask from hwqueue.idle_rooms(p_none, p_now, p_shard) r where p_idle
+    union all
+    select hwqueue.node_headroom(n.node, u), set_bit(p_none, n.number, 1)
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
+    where not p_idle and get_bit(p_open, n.number) = 1
+  ), asked as materialized (
+    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
+  ), reached as (
+    select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, bit_or(r.mask) as mask
+    from asked a cross join room r group by 1, 2
+  )
+  select a.name, s.amount, bit_or(coalesce(r.mask, p_none)) over (partition by a.name order by s.step desc)
+  from asked a
+  cross join lateral unnest(a.steps) with ordinality s(amount, step)
+  left join reached r on r.name = a.name and r.step = s.step
+$$;
+
 CREATE TABLE hwqueue.queue (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -835,6 +873,66 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying, room bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with ask as materialized (
+    select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+  ), node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), manner as materialized (  -- nodes that are alike in what isolation they honour
+    select row_number() over () as manner_id, m.*
+    from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
+                 bit_or(set_bit(p_none, n.number, 1)) as mask
+          from node n group by 1, 2, 3, 4) m
+  ), need as materialized (
+    select a.class_id, m.manner_id, d.name, d.amount
+    from ask a cross join manner m
+    cross join lateral (
+      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
+             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
+    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
+                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
+  ), amount as materialized (
+    select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d
+  ), enough as materialized (  -- of what is asked, all but what every node has
+    select t.name, t.amount, t.mask, r.room
+    from amount l
+    cross join lateral hwqueue.amount_masks(l.names, l.amounts, true, p_open, p_none, p_now, p_shard) t
+    join (select x.name, x.amount, x.mask as room
+          from amount y cross join lateral hwqueue.amount_masks(y.names, y.amounts, false, p_open, p_none, p_now, p_shard) x) r
+      on r.name = t.name and r.amount = t.amount
+    where t.mask <> ~p_none or r.room <> p_open
+  ), device as (  -- of classes that name devices: only nodes that have them count, and each by itself
+    select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.idle_load(n.node)) = 0
+               and not hwqueue.has_isolation_conflict(w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
+                                                      (n.node).gpu_ids, (n.node).gpu_parents)), p_none) as mask,
+           coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.read_load((n.node).node_id, p_shard)) = 0), p_none) & p_open as room
+    from (select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)) w
+    join (select i.id, x.number, x.node from node x cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)) n on n.id = w.id
+    group by w.class_id
+  )
+  select a.class_id, 'isolation', ~bit_or(m.mask), null::bit varying
+  from ask a cross join manner m
+  -- asked only where there may be something: most classes and nodes know no isolation
+  where ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null or m.gpu_share_mode <> 'fractional')
+    and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
+  group by a.class_id
+  union all
+  -- in no manner short of anything
+  select c.class_id, 'capacity', ~bit_or(m.mask & ~c.mask), ~bit_or(m.mask & ~c.room) & p_open
+  from (select d.class_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
+        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
+  join manner m on m.manner_id = c.manner_id
+  group by c.class_id
+  union all
+  select a.class_id, 'device', coalesce(d.mask, p_none), coalesce(d.room, p_none)
+  from ask a left join device d on d.class_id = a.class_id
+  where (a.class).gpu_wanted <> '{}'
+$$;
+
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -998,6 +1096,17 @@ begin
       'labels of a lease map text of 1 to 253 characters to text of at most 1024');
   end if;
   return p_labels;
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_limit < 1 then
+    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit), jsonb_build_object('field', 'p_limit'),
+      'give a number of rows, or null for all');
+  end if;
 end
 $$;
 
@@ -1480,6 +1589,64 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, room bit varying, part text, expr jsonb, node_number integer, nodes_near integer, nodes_meeting integer)
+    LANGUAGE sql STABLE
+    AS $$
+  with ask as materialized (  -- classes that ask the same, and one of them to speak for all
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
+    from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    group by c.required, c.tolerate, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+  ), list as materialized (  -- the requirements of many
+    select distinct a.required from ask a
+  ), required as materialized (
+    select l.required, e.value as expr from list l cross join lateral jsonb_array_elements(l.required) e
+  ), met as materialized (
+    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_none, p_now, p_shard) e
+  ), listed as materialized (
+    select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known from required r join met m on m.expr = r.expr group by r.required
+  ), tolerated as materialized (
+    select t.tolerate, t.mask from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), p_none, p_now, p_shard) t
+  ), capacity as materialized (
+    select c.* from hwqueue.capacity_parts(array(select a.ask_id from ask a), p_open, p_none, p_now, p_shard) c
+  ), able as (
+    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask)) as room from capacity c group by c.class_id
+  ), fit as materialized (
+    select f.*, bit_count(f.mask & p_open)::int as matching
+    from (
+      select a.ask_id, a.class_ids, a.required, a.tolerate, coalesce(l.mask, ~p_none) & t.mask & coalesce(c.mask, ~p_none) as mask,
+             coalesce(l.mask, ~p_none) & t.mask & coalesce(c.room, ~p_none) & p_open as room, coalesce(l.is_known, true) as is_known
+      from ask a
+      join tolerated t on t.tolerate = a.tolerate
+      left join listed l on l.required = a.required
+      left join able c on c.class_id = a.ask_id) f
+  ), part as materialized (
+    select row_number() over () as nr, p.*
+    from (
+      select f.ask_id, 'require' as part, r.expr, m.mask from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
+      union all
+      select f.ask_id, 'taints', null, t.mask from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~p_none
+      union all
+      select f.ask_id, c.part, null, c.mask from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
+    ) p
+    where p.mask is not null
+  ), unmet as (  -- for each part, the live nodes that meet all others
+    select p.nr, coalesce(bit_and(o.mask), ~p_none) & p_open as others
+    from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
+    group by p.nr
+  ), worst as materialized (
+    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near, bit_count(p.mask & p_open)::int as meeting
+    from unmet u join part p on p.nr = u.nr
+    order by p.ask_id, bit_count(u.others) desc, bit_count(p.mask & p_open), p.nr
+  )
+  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, bit_count(f.mask & p_live & ~p_open)::int,
+         bit_count(f.mask & ~p_live)::int, f.room::bit varying, w.part, w.expr,
+         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
+  from fit f
+  cross join lateral unnest(f.class_ids) c(class_id)
+  left join worst w on w.ask_id = f.ask_id
+$$;
+
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1571,6 +1738,28 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
                           p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+$$;
+
+CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
+  from (
+    select regexp_replace(coalesce(nullif(concat_ws(', ',
+      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
+      hwqueue.resource_words(p_class.placement -> 'resources'),
+      'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
+      (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
+       from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
+      (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
+       from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'tolerates ' || (
+        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
+                          || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
+        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
+      '[[:cntrl:]]+', ' ', 'g') as words
+  ) w
 $$;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -2013,6 +2202,14 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
   end
 $$;
 
+CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
+              when p_domain in ('node', 'own:node') then 'on the same node'
+              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
+$$;
+
 CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -2356,6 +2553,68 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with node as materialized (
+    select n.number, n.node, n.attested from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), site as materialized (  -- nodes with the same labels, rack and attestations
+    select p.labels, p.rack, s.attested, s.mask
+    from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
+  ), asked as materialized (
+    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids
+    from unnest(p_exprs) with ordinality e(expr, ordinality)
+    cross join lateral hwqueue.expr_sight(e.expr) s
+  ), sight as materialized (
+    select row_number() over () as sight_id, s.keys, s.sees_rack, s.trusts
+    from (select distinct a.keys, a.sees_rack, a.trusts from asked a) s
+  ), kind as materialized (  -- nodes that requirements of one sight cannot tell apart
+    select row_number() over () as kind_id, k.*
+    from (
+      select g.sight_id, hwqueue.labels_seen(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
+             case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d where d = any (t.attested)) end as attested,
+             bit_or(t.mask) as mask
+      from sight g cross join site t
+      group by 1, 2, 3, 4) k
+  ), anchored as materialized (
+    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral unnest(hwqueue.profile_anchors(k.labels, k.rack)) a(anchor)
+  ), work as materialized (
+    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
+    from asked a
+    join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
+    join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
+  ), sought as materialized (
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= 100000
+  ), met as (
+    select w.id, bit_or(k.mask) as mask
+    from sought s
+    join anchored c on c.sight_id = s.sight_id and c.anchor = s.anchor
+    join kind k on k.kind_id = c.kind_id
+    join work w on w.id = s.id
+    where hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
+    group by w.id
+  ), known as materialized (  -- by id, if any is named
+    select n.number, i.id
+    from node n cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
+    where exists (select 1 from work w where w.ids <> '{}')
+  ), named as (
+    select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
+           bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
+             (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
+    from work w
+    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
+    join known k on k.id = i.id
+    join node n on n.number = k.number
+    group by w.id
+  )
+  select w.expr, case when w.so_far <= 100000 then
+           coalesce(m.mask, p_none) & ~coalesce(n.mask, p_none) | coalesce(n.met, p_none) end
+  from work w
+  left join met m on m.id = w.id
+  left join named n on n.id = w.id
+$$;
+
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2402,6 +2661,59 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+begin
+  sees_rack := false;
+  trusts := '{}';
+  ids := '{}';
+  if p_expr ? 'label' then  -- most are: no path needs to be walked
+    keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label'] else array[p_expr ->> 'label'] end;
+    return;
+  end if;
+  keys := array(
+    select k.key from (
+      select t.key #>> '{}' as key from jsonb_path_query(p_expr, 'strict $.**.label ? (@.type() == "string")', '{}', true) t(key)
+      union select t.key #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.other_label ? (@.type() == "string")', '{}', true) t(key)
+      union select jsonb_object_keys(t.tags) from jsonb_path_query(p_expr, 'strict $.**.tags ? (@.type() == "object")', '{}', true) t(tags)) k
+    order by 1);
+  sees_rack := jsonb_path_exists(p_expr, 'strict $.** ? (exists(@.rack))', '{}', true);
+  trusts := array(
+    select distinct t #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
+  ids := array(
+    select distinct (t.id #>> '{}')::uuid
+    from (select jsonb_path_query(p_expr, 'lax $.**.node[*]') as id
+          union select jsonb_path_query(p_expr, 'lax $.**.resource[*]')) t
+    where jsonb_typeof(t.id) = 'string' and t.id #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+end
+$_$;
+
+CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_expr ? 'label' then
+    return hwqueue.label_words(p_expr);
+  elsif p_expr ? 'tags' then
+    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
+  elsif p_expr ? 'any' then
+    return (
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
+  elsif p_expr ? 'trust' then
+    return 'trusted for ' || left(p_expr ->> 'trust', 100);
+  elsif p_expr ?| array['lease', 'service', 'leases'] then
+    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
+      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
+           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
+           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
+      hwqueue.domain_words(p_expr ->> 'domain'));
+  end if;
+  return hwqueue.target_words(p_expr, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2415,6 +2727,13 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
+  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
@@ -3098,6 +3417,22 @@ CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
 $$;
 
+CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  )
+  select hwqueue.node_headroom(n.node, hwqueue.idle_load(n.node)), k.mask
+  from (
+    select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
+    from node x
+    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom, cardinality((x.node).gpu_ids),
+             cardinality(array_remove((x.node).gpu_parents, null)), (x.node).core_numa
+  ) k
+  join node n on n.number = k.number
+$$;
+
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -3177,7 +3512,7 @@ CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
 $$;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
 CREATE FUNCTION hwqueue.is_plain_batch(p_settle jsonb) RETURNS boolean
@@ -3660,6 +3995,20 @@ CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
   end
 $_$;
 
+CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_expr ->> 'op'
+    when 'exists' then 'has ' || l.label
+    when 'does_not_exist' then 'has no ' || l.label
+    else format('%s %s %s', l.label, case p_expr ->> 'op'
+        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
+        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
+      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
+           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
+  from (select left(p_expr ->> 'label', 60) as label) l
+$$;
+
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3669,6 +4018,15 @@ CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RET
       jsonb_typeof(p_other) = 'array' and hwqueue.label_holds(p_op, p_value, p_other)
     else hwqueue.label_holds(p_op, p_value, jsonb_build_array(p_other))
   end
+$$;
+
+CREATE FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case cardinality(p_keys)
+    when 0 then '{}'
+    when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1]) else '{}' end
+    else (select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k) end
 $$;
 
 CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
@@ -3732,6 +4090,54 @@ begin
   v_there := hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard);
   return jsonb_build_object('value', v_value, 'held', case when v_there then 1 else 0 end, 'elsewhere', false, 'self', false,
     'here', case when v_there and v_runs.is_staying then 1 else 0 end);
+end
+$$;
+
+CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, ordinal integer, at timestamp with time zone, event text, attempt integer, claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.find_lease(p_lease, p_shard);
+  return query
+    with step as (
+      select l.created_at as at, 1 as turn, 'spawned' as event, null::int as attempt, null::bigint as claim_token, null::uuid as node_id,
+             null::jsonb as detail
+      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select x.at, x.turn, x.event, a.attempt, a.claim_token, a.node_id, x.detail
+      from hwqueue.attempt a
+      cross join lateral (values (a.claimed_at, 3, 'claimed', null), (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
+      where a.shard_id = p_shard and a.lease_id = p_lease
+      union all
+      select l.available_at, 5, 'scheduled', null, null, null, null
+      from hwqueue.lease l
+      join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id and d.available_at = l.available_at and d.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select r.eligible_at, 5, 'ready', null, null, null, null
+      from hwqueue.lease l
+      join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
+        and r.position = l.position and r.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = p_lease
+      union all
+      select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
+      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      union all
+      select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
+      from hwqueue.lease l
+      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 6, l.state, l.error)) x(at, turn, event, detail)
+      where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
+        and (x.turn = 6 or l.state = 'completed')
+    )
+    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
+           case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
+    from step s
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
+    window o as (order by s.at, coalesce(s.claim_token, case when s.turn > 1 then 9223372036854775807 else 0 end), s.turn)
+    order by 3;
 end
 $$;
 
@@ -3806,7 +4212,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3825,7 +4231,11 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_shard integ
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
                                                        'attested_by', a.attested_by) order by a.domain)
-                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]')
+                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
+         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
+                   from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
+         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
+                            'gpu_share_mode', n.gpu_share_mode)
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
   cross join lateral hwqueue.read_load(n.node_id, p_shard) u
@@ -3846,6 +4256,20 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   from hwqueue.queue q
   where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
+$$;
+
+CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when count(*) = 1 then max(v.word)
+    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
+      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
+    end
+  from (
+    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
+           e.ordinality, count(*) over () as total
+    from jsonb_array_elements(p_values) with ordinality e
+  ) v
 $$;
 
 CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -4387,6 +4811,23 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
 
+CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select 'cpu_milli', p_cpu_milli
+  union all select 'memory_mib', p_memory_mib
+  union all select 'slots', 1
+  union all
+  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
+         case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
+  union all
+  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
+         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive' then p_gpu_milli else p_gpu_count end
+  where p_gpu_count > 0
+  union all
+  select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
+$$;
+
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -4407,6 +4848,12 @@ declare
 begin
   return array(select (v_prefix || to_hex(v_start + n))::uuid from generate_series(1, p_count) n);
 end
+$$;
+
+CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node_load
+    LANGUAGE sql STABLE
+    AS $$
+  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard order by u.node_id, u.version desc
 $$;
 
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
@@ -4563,6 +5010,34 @@ CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     AS $$
   select case when p_node.taints || p_node.operator_taints = '[]' then '[]' else hwqueue.normal_set((
     select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.taints || p_node.operator_taints) t)) end
+$$;
+
+CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']), hwqueue.check_limit(p_limit);
+  return query
+    select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0), n.slots,
+           n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib, coalesce(u.memory_used, 0),
+           cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)), coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
+           cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+    left join (select k.node_id, count(*) as claims from hwqueue.claim k where k.shard_id = p_shard group by k.node_id) c on c.node_id = n.node_id
+    cross join lateral (
+      select l.is_live, case when n.drain_by is not null then 'draining' when n.cordoned_at is not null then 'cordoned'
+                             when l.is_live then 'live' else 'silent' end as state
+      from (select hwqueue.is_live(n, s, v_now) as is_live) l) w
+    where n.shard_id = p_shard and n.deregistered_at is null and (p_state is null or w.state = p_state) and (p_after is null or n.name > p_after)
+    order by n.name limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
@@ -5390,6 +5865,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select (row_number() over (order by n.node_id))::int - 1, n,
+         case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
+         hwqueue.is_live(n, s, p_now)
+  from hwqueue.node n
+  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+  where n.shard_id = p_shard and n.deregistered_at is null
+$$;
+
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5860,6 +6346,36 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_idle hwqueue.node_load;
+begin
+  if p_part = 'require' then
+    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
+                                hwqueue.attested_at(p_node, p_now));
+    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+  elsif p_part = 'taints' then
+    code := 'untolerated_taint';
+    message := case when p_tells then
+      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+  elsif p_part in ('isolation', 'device') then
+    select c.code, c.message into code, message
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+    limit 1;
+  end if;
+  if code is null and p_node.node_id is not null then
+    code := 'insufficient_capacity';
+    if p_tells then
+      v_idle := hwqueue.idle_load(p_node);
+      message := format('not enough %s: the node never has as much',
+        hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, v_idle), p_class, hwqueue.node_headroom(p_node, v_idle)));
+    end if;
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -5880,6 +6396,107 @@ declare
 begin
   update hwqueue.queue q set paused_at = coalesce(q.paused_at, v_now)
   where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_paused_at is not null then
+    code := 'queue_paused';
+    message := format('the queue is paused since %s', p_paused_at);
+  elsif p_registered = 0 then
+    code := 'no_node_supports_class';
+    message := 'no node is registered';
+  elsif p_matching = 0 and p_open = 0 then
+    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
+    message := format('of %s registered nodes %s are live, and all of these are cordoned', p_registered, p_live);
+  elsif p_matching = 0 and p_cordoned > 0 then
+    code := 'node_draining';
+    message := format('%s nodes would do, but are cordoned', p_cordoned);
+  elsif p_matching = 0 and p_silent > 0 then
+    code := 'node_not_live';
+    message := format('%s nodes would do, but give no sign of life', p_silent);
+  elsif p_matching = 0 then
+    code := p_code;
+    message := case
+      when p_near > 0 then format('%s live nodes would do but for one thing: on %s, %s', p_near, p_node, p_message)
+      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
+      else format('no live node has all that is asked, and only %s have this: on %s, %s', p_meeting, p_node, p_message) end;
+  elsif p_with_room = 0 then
+    code := 'nodes_support_but_contended';
+    message := format('%s nodes match, and none has room now', coalesce(p_matching::text, 'some'));
+  elsif p_free = 0 then
+    code := p_conflict;
+    message := format('%s nodes have room now, and what other leases do forbids all of them', p_with_room);
+  elsif p_waits > '0' then
+    code := 'waiting_for_preferred';
+    message := format('%s nodes could take it now; the oldest may wait %s s more for one that it prefers', p_free, round(extract(epoch from p_waits), 1));
+  else
+    message := format('%s nodes could take it now', p_free);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_now timestamptz := hwqueue.clock();
+  v_ids uuid[];
+  v_none bit varying;
+  v_live bit varying;
+  v_open bit varying;
+begin
+  perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
+          hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
+  select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
+         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
+  into v_ids, v_none, v_live, v_open
+  from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
+  return query
+    with waiting as materialized (
+      select g.*
+      from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
+            from hwqueue.ready r
+            where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id) and (p_class is null or r.class_id = p_class)
+            group by r.queue_id, r.class_id) g
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
+    ), ids as materialized (
+      select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w
+    ), fit as materialized (
+      select f.* from ids cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, v_now, p_shard) f
+    ), untaken as materialized (
+      select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
+    ), chosen as materialized (
+      select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
+      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(f.room & coalesce(t.mask, f.room))::int as free,
+                   t.code as conflict
+            from fit f
+            join waiting w on w.class_id = f.class_id
+            left join untaken t on t.class_id = f.class_id) k
+      where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
+      order by turn limit p_limit
+    )
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
+           k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
+    from chosen k
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
+    cross join lateral hwqueue.pending_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
+      k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
+      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+    order by k.turn;
 end
 $$;
 
@@ -5995,6 +6612,54 @@ begin
     from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, coalesce(v_first.blocked, '{}'),
                              coalesce(v_first.is_new, false), p_now, p_shard) p;
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
+    when p_domain in ('node', 'own:node') then 'node ' || coalesce(
+      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
+    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
+$$;
+
+CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET work_mem TO '64MB'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_ids bigint[];
+begin
+  perform hwqueue.check_limit(p_limit);
+  v_ids := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
+    order by c.class_id limit p_limit);
+  return query
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end, c.labels, c.placement, c.anchors, c.patience,
+           coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
+    from hwqueue.placement_class c
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+    left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
+               where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) w on w.class_id = c.class_id
+    left join (select x.class_id, count(*) as leases from hwqueue.claim x where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) r
+      on r.class_id = c.class_id
+    left join (select x.class_id, sum(x.profiles)::bigint as profiles
+               from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
+                     where p.shard_id = p_shard and p.class_id = any (v_ids) group by 1
+                     union all
+                     select n.class_id, count(*) from hwqueue.node_eligibility n where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
+               group by 1) e on e.class_id = c.class_id
+    left join hwqueue.class_reach h on h.shard_id = p_shard and h.class_id = c.class_id
+    where c.shard_id = p_shard and c.class_id = any (v_ids)
+    order by c.class_id;
 end
 $$;
 
@@ -6401,6 +7066,37 @@ begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   perform hwqueue.wake_workers(v_queue, p_shard);
   return 'pending';
+end
+$$;
+
+CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_now timestamptz := hwqueue.clock();
+begin
+  return query
+    select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
+           r.oldest_at, d.next_at, q.paused_at
+    from hwqueue.queue q
+    left join (
+      select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
+    left join (
+      select e.queue_id, count(*) as leases, min(e.available_at) as next_at from hwqueue.scheduled e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
+    left join (
+      select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= v_now) as stopping,
+             count(*) filter (where e.expires_at <= v_now) as expired
+      from hwqueue.claim e
+      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
+    where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
+    order by q.name;
 end
 $$;
 
@@ -7392,6 +8088,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select string_agg(case r.key
+      when 'gpu' then r.value || ' GPU'
+      when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
+      when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
+      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
+      else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
+      strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
+  from jsonb_each_text(p_resources) r
+$$;
+
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7557,6 +8266,19 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
+$$;
+
+CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
+      when p_selector -> 'exprs' = '[]' then 'any lease'
+      else 'leases with ' || (
+        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
+    || case when p_tenants is null then ''
+            when p_tenants = '"*"' then ' of any tenant'
+            else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
@@ -8147,6 +8869,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
+    when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
+    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
+                p_spread ->> 'max_skew', d.domain) end
+  from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
+       (select hwqueue.domain_words(p_spread ->> 'domain') as place,
+               left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
+$$;
+
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8218,6 +8953,32 @@ CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue
                    and p_profile.gpu_share_mode = 'fractional' then true
          else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
                                                  p_gpu_ids, p_gpu_parents) end
+$$;
+
+CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.check_limit(p_limit);
+  return query
+    select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
+    from (
+      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live, coalesce(sum(c.claims), 0) as claims
+      from hwqueue.numbered_nodes(v_now, p_shard) n
+      left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard group by r.node_id) c on c.node_id = (n.node).node_id
+      group by 1
+    ) k
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = k.profile_id
+    cross join lateral jsonb_each(p.labels) t
+    where p_label is null or t.key = p_label
+    group by t.key, t.value
+    order by sum(k.nodes) desc, t.key, t.value limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
@@ -8493,6 +9254,55 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
+    LANGUAGE sql STABLE
+    AS $$
+  with asked as materialized (
+    select c.class_id, t.term_id, t.use, t.domain, (s.value -> 'self')::boolean as is_self, (t.spec #>> '{all,0,lease}')::uuid as lease_id, (
+             select min((x.value ->> 'max_per_domain')::bigint) from jsonb_array_elements(c.spread) x
+             where x.value ? 'max_per_domain' and (x.value ->> 'term')::bigint = s.ordinality - 1) as most
+    from hwqueue.placement_class c
+    cross join lateral jsonb_array_elements(c.terms) with ordinality s
+    join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.terms <> '[]' and t.published_at is not null
+      and t.use in ('away', 'cap', 'toward')
+  ), place as materialized (
+    select k.term_id, k.domain as value, sum(k.leases) as leases from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id in (select a.term_id from asked a) group by 1, 2 having sum(k.leases) > 0
+    union all
+    select a.term_id, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels), 1
+    from (select distinct x.term_id, x.domain, x.lease_id from asked x where x.lease_id is not null) a
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = a.lease_id
+    left join hwqueue.claim r on r.shard_id = p_shard and r.lease_id = a.lease_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when l.state = 'completed' and a.term_id in (
+      select x.term_id from asked x where x.use = 'toward') then l.node_id end)
+  ), held as materialized (  -- places that something keeps others out of
+    select t.term_id, t.domain, t.spec, t.anchors, k.domain as value
+    from hwqueue.term t
+    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id
+    where t.shard_id = p_shard and t.use = 'away' and t.published_at is not null
+    group by t.term_id, t.domain, t.spec, t.anchors, k.domain having sum(k.holders) > 0
+  )
+  select a.class_id, case a.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, a.term_id, a.domain, k.value
+  from asked a
+  join place k on k.term_id = a.term_id
+  where a.use = 'away' or a.use = 'cap' and k.leases + case when a.is_self then 1 else 0 end > a.most
+  union all
+  select a.class_id, 'required_affinity_unsatisfiable', true, a.term_id, a.domain, k.value
+  from asked a
+  left join place k on k.term_id = a.term_id
+  where a.use = 'toward' and (k.term_id is not null or not a.is_self)  -- a lease may start the group that it requires to be with
+  union all
+  select x.class_id, 'anti_affinity_conflict', false, h.term_id, h.domain, h.value
+  from held h
+  join (select distinct c.class_id, t.term_id
+        from (select distinct y.term_id, y.spec, y.anchors from held y) t
+        cross join lateral unnest(t.anchors) a(anchor)
+        join (select k as class, k.class_id, s.anchor from hwqueue.placement_class k cross join lateral unnest(hwqueue.selected_anchors(k)) s(anchor)
+              where k.shard_id = p_shard and k.class_id = any (p_class_ids) and exists (select 1 from held)) c on c.anchor = a.anchor
+        where hwqueue.term_selects(t.spec, c.class)) x on x.term_id = h.term_id
+$$;
+
 CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE
     AS $$
@@ -8574,6 +9384,18 @@ begin
     when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
     else hwqueue.normal_value(p_value) end;
 end
+$$;
+
+CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
 $$;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
@@ -8708,6 +9530,22 @@ CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boo
       when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value') end, false)
 $$;
 
+CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with tainted as materialized (
+    select p.taints, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from hwqueue.profile p
+    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).profile_id = p.profile_id
+    where p.shard_id = p_shard and p.taints <> '[]'
+    group by p.taints
+  )
+  select t, ~coalesce(bit_or(x.mask), p_none)
+  from unnest(p_tolerate) t
+  left join tainted x on hwqueue.barring_taints(x.taints, t) <> '[]'
+  group by t
+$$;
+
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
     LANGUAGE sql STABLE
     AS $$
@@ -8785,6 +9623,27 @@ begin
   end if;
   return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect, p_shard);
 end
+$$;
+
+CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, code text, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with taken as materialized (
+    select * from hwqueue.taken_places(p_class_ids, p_shard)
+  ), place as materialized (
+    select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack, (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from (select distinct t.domain from taken t) d
+    cross join hwqueue.numbered_nodes(p_now, p_shard) n
+    group by 1, 2
+  )
+  select u.class_id, min(u.code), bit_and(u.mask)
+  from (
+    select t.class_id, t.code, case when t.is_only then coalesce(bit_or(p.mask), p_none) else ~coalesce(bit_or(p.mask), p_none) end as mask
+    from taken t
+    left join place p on p.domain = t.domain and p.value = t.value
+    group by t.class_id, t.code, t.is_only, t.term_id
+  ) u
+  group by u.class_id
 $$;
 
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
@@ -9228,6 +10087,22 @@ CREATE TABLE hwqueue.idempotency (
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
+CREATE VIEW hwqueue.lease_history AS
+ SELECT h.shard_id,
+    l.lease_id,
+    h.ordinal,
+    h.at,
+    h.event,
+    h.attempt,
+    h.claim_token,
+    h.node_id,
+    h.node_name,
+    h.lasted,
+    h.detail
+   FROM ((hwqueue.shard s
+     JOIN hwqueue.lease l ON ((l.shard_id = s.shard_id)))
+     CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id, l.shard_id) h(shard_id, lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail));
+
 CREATE TABLE hwqueue.lease_transition (
     from_state text NOT NULL,
     to_state text NOT NULL,
@@ -9271,6 +10146,91 @@ COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; jud
 
 COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
+CREATE VIEW hwqueue.node_usage AS
+ SELECT u.shard_id,
+    u.node_id,
+    u.node_name,
+    u.rack,
+    u.state,
+    u.live,
+    u.seen_at,
+    u.claims,
+    u.slots,
+    u.cpu_milli,
+    u.cpu_used,
+    u.memory_mib,
+    u.memory_used,
+    u.gpus,
+    u.gpus_free,
+    u.gpu_milli_used,
+    u.cores,
+    u.cores_free,
+    u.custom,
+    u.custom_used,
+    u.profile_id
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.node_usage(p_shard => s.shard_id) u(shard_id, node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id));
+
+CREATE VIEW hwqueue.pending_contended AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'contended'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE VIEW hwqueue.pending_no_match AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'no_match'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE VIEW hwqueue.pending_reasons AS
+ SELECT r.shard_id,
+    r.class_id,
+    r.queue,
+    r.tenant,
+    r.service_id,
+    r.task_name,
+    r.words,
+    r.resources,
+    r.pending,
+    r.oldest_at,
+    r.code,
+    r.permanent,
+    r.message,
+    r.nodes_matching,
+    r.nodes_free,
+    r.nodes_near
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.pending_reasons(p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
     START WITH 1
@@ -9279,6 +10239,28 @@ ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS A
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE VIEW hwqueue.placement_class_stats AS
+ SELECT c.shard_id,
+    c.class_id,
+    c.queue,
+    c.tenant,
+    c.service_id,
+    c.task_name,
+    c.words,
+    c.labels,
+    c.placement,
+    c.anchors,
+    c.patience,
+    c.pending,
+    c.oldest_at,
+    c.running,
+    c.profiles,
+    c.reach,
+    c.created_at,
+    c.retired_at
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.placement_class_stats(p_limit => NULL::integer, p_shard => s.shard_id) c(shard_id, class_id, queue, tenant, service_id, task_name, words, labels, placement, anchors, patience, pending, oldest_at, running, profiles, reach, created_at, retired_at));
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -9326,6 +10308,20 @@ CREATE TABLE hwqueue.prune_mark (
     profile_id bigint DEFAULT 0 NOT NULL
 );
 
+CREATE VIEW hwqueue.queue_depth AS
+ SELECT d.shard_id,
+    d.queue,
+    d.pending,
+    d.scheduled,
+    d.running,
+    d.stopping,
+    d.expired,
+    d.oldest_at,
+    d.next_at,
+    d.paused_at
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.queue_depth(p_shard => s.shard_id) d(shard_id, queue, pending, scheduled, running, stopping, expired, oldest_at, next_at, paused_at));
+
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
     START WITH 1
@@ -9371,6 +10367,16 @@ CREATE TABLE hwqueue.service (
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
+
+CREATE VIEW hwqueue.tag_distribution AS
+ SELECT t.shard_id,
+    t.label,
+    t.value,
+    t.nodes,
+    t.live,
+    t.claims
+   FROM (hwqueue.shard s
+     CROSS JOIN LATERAL hwqueue.tag_distribution(p_limit => NULL::integer, p_shard => s.shard_id) t(shard_id, label, value, nodes, live, claims));
 
 CREATE TABLE hwqueue.term_count (
     shard_id integer NOT NULL,
@@ -9573,6 +10579,10 @@ REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_i
 
 REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9610,6 +10620,8 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
@@ -9625,6 +10637,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
@@ -9673,6 +10687,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9680,6 +10696,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
@@ -9730,6 +10748,8 @@ GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO h
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
@@ -9755,9 +10775,17 @@ REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timesta
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -9832,6 +10860,8 @@ REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9904,7 +10934,11 @@ REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values js
 
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -9915,6 +10949,10 @@ REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
@@ -9936,6 +10974,8 @@ REVOKE ALL ON FUNCTION hwqueue.list_queues(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9986,9 +11026,13 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10005,6 +11049,10 @@ REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FRO
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
@@ -10066,6 +11114,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
@@ -10098,15 +11148,29 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -10143,6 +11207,10 @@ REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FR
 REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -10235,6 +11303,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
@@ -10258,6 +11328,8 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -10324,6 +11396,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
@@ -10333,6 +11407,10 @@ REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_plac
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
@@ -10354,6 +11432,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -10361,6 +11441,8 @@ REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_s
 REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -10376,6 +11458,8 @@ REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_l
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -10389,6 +11473,8 @@ REVOKE ALL ON FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_
 REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
@@ -10438,3 +11524,27 @@ REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.node_usage TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.node_usage TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_contended TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_contended TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_no_match TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_no_match TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.pending_reasons TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.pending_reasons TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.placement_class_stats TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.placement_class_stats TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.queue_depth TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.queue_depth TO hwqueue_admin;
+
+GRANT SELECT ON TABLE hwqueue.tag_distribution TO hwqueue_operator;
+GRANT SELECT ON TABLE hwqueue.tag_distribution TO hwqueue_admin;
