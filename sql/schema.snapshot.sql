@@ -2740,13 +2740,15 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
     from asked a
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
+  ), sought as materialized (
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= 100000
   ), met as (
     select w.id, bit_or(k.mask) as mask
-    from work w
-    cross join lateral unnest(w.anchors) a(anchor)
-    join anchored c on c.sight_id = w.sight_id and c.anchor = a.anchor
+    from sought s
+    join anchored c on c.sight_id = s.sight_id and c.anchor = s.anchor
     join kind k on k.kind_id = c.kind_id
-    where w.so_far <= 100000 and hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
+    join work w on w.id = s.id
+    where hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
     group by w.id
   ), known as materialized (  -- by id, if any is named
     select n.number, i.id
@@ -2757,7 +2759,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
            bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
              (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
     from work w
-    cross join lateral unnest(w.ids) i(id)
+    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
     join known k on k.id = i.id
     join node n on n.number = k.number
     group by w.id
@@ -6635,7 +6637,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -6644,17 +6646,20 @@ begin
   if p_part = 'require' then
     code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
                                 hwqueue.attested_at(p_node, p_now));
-    message := hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels);
+    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
-    message := hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}');
-  elsif p_node.node_id is not null then
+    message := case when p_tells then
+      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+  elsif p_part in ('isolation', 'device') then
     select c.code, c.message into code, message
     from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
     limit 1;
-    if not found then
+  end if;
+  if code is null and p_node.node_id is not null then
+    code := 'insufficient_capacity';
+    if p_tells then
       v_idle := hwqueue.idle_load(p_node);
-      code := 'insufficient_capacity';
       message := format('not enough %s: the node never has as much',
         hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, v_idle), p_class, hwqueue.node_headroom(p_node, v_idle)));
     end if;
@@ -6772,13 +6777,13 @@ begin
       order by turn limit p_limit
     )
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), h.message,
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
-    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, v_now) r
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.pending_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
@@ -11718,7 +11723,7 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_now timestamp with time zone, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 

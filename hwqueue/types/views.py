@@ -13,11 +13,12 @@ from uuid import UUID
 class PendingReason:
     """Why the leases of one placement class are pending.
 
-    words: what the class asks; None after the first 500 rows. resources: the amounts among that. code: a reason code; None: only
-    its turn. permanent: waiting does not help. nodes_matching: live, uncordoned nodes that could
-    ever run it; None: too many different nodes to tell, ask for the class alone. nodes_free: those
-    with room now and no known conflict. nodes_near: where none matches, the live nodes that one
-    thing keeps out, the one that `message` names.
+    words: what the class asks. resources: the amounts among that. code: a reason code; None: only
+    its turn. permanent: waiting does not help. words and message are None after the first 500 rows.
+    nodes_matching: live, uncordoned nodes that could ever run it; None: too many different nodes to
+    tell, ask for the class alone. nodes_free: those with room now and no known conflict.
+    nodes_near: where none matches, the live nodes that one thing keeps out, the one that `message`
+    names.
     """
 
     shard_id: int
@@ -32,7 +33,7 @@ class PendingReason:
     oldest_at: datetime
     code: str | None
     permanent: bool
-    message: str
+    message: str | None
     nodes_matching: int | None
     nodes_free: int
     nodes_near: int
@@ -128,9 +129,10 @@ class LeaseEvent:
 class ClassStats:
     """A placement class and what waits and runs of it.
 
-    words: what it asks; None after the first 500 rows. anchors: what nodes find it by. patience: None: the queue's. profiles:
-    kinds of nodes that claims have found eligible so far. reach: the estimated share of the nodes
-    that could take it, 0..1; None: not estimated yet. retired_at: no lease has it any more.
+    words: what it asks; None after the first 500 rows. anchors: what nodes find it by. patience:
+    None: the queue's. profiles: kinds of nodes that claims have found eligible so far. reach: the
+    estimated share of the nodes that could take it, 0..1; None: not estimated yet. retired_at: no
+    lease has it any more.
     """
 
     shard_id: int

@@ -67,10 +67,10 @@ as $$
   left join worst w on w.ask_id = f.ask_id
 $$;
 
--- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.
+-- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node. Without p_tells no message: it takes long.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_now timestamptz,
-                                               out code text, out message text)
+create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
+                                               p_now timestamptz, out code text, out message text)
 language plpgsql stable
 as $$
 declare
@@ -79,17 +79,20 @@ begin
   if p_part = 'require' then
     code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
                                 hwqueue.attested_at(p_node, p_now));
-    message := hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels);
+    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
-    message := hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}');
-  elsif p_node.node_id is not null then
+    message := case when p_tells then
+      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+  elsif p_part in ('isolation', 'device') then
     select c.code, c.message into code, message
     from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
     limit 1;
-    if not found then
+  end if;
+  if code is null and p_node.node_id is not null then
+    code := 'insufficient_capacity';
+    if p_tells then
       v_idle := hwqueue.idle_load(p_node);
-      code := 'insufficient_capacity';
       message := format('not enough %s: the node never has as much',
         hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, v_idle), p_class, hwqueue.node_headroom(p_node, v_idle)));
     end if;

@@ -4,7 +4,7 @@
 -- nodes_matching: live and not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell, ask for
 -- the class alone. nodes_free: those that have room now and no known conflict with what other leases do. nodes_near: where none matches, the live
 -- nodes that one part alone keeps out, the one that message names.
--- words: what the class asks, for people; of the first 500 rows, since they take long to write.
+-- words: what the class asks, for people. words and message are written for the first 500 rows, since that takes long.
 -- p_kind: no_match (nothing matches), contended (something matches, nothing is free); p_order: oldest, pending (most first);
 -- p_limit: null for all.
 -- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
@@ -55,13 +55,13 @@ begin
       order by turn limit p_limit
     )
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), h.message,
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
-    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, v_now) r
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.pending_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h

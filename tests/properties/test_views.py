@@ -25,8 +25,9 @@ _SILENCE = "update hwqueue.node_state set seen_at = seen_at - interval '1 day' w
 @st.composite
 def specs(draw: st.DrawFn, number: int) -> dict[str, Any]:
     """A node with labels, capacity and devices, or with cores and parts of devices as well."""
-    spec = draw(st.one_of(node_specs(number), isolation.specs(number)))
-    spec = {"instance_id": "first", "labels": draw(labels)} | spec
+    spec: dict[str, Any] = draw(st.one_of(node_specs(number), isolation.specs(number)))
+    base: dict[str, Any] = {"instance_id": "first", "labels": draw(labels)}
+    spec = base | spec
     return spec | {"taints": draw(st.one_of(st.just([]), st.just([]), taints))}
 
 
@@ -43,7 +44,9 @@ trusting = st.fixed_dictionaries(
 asked = st.tuples(
     st.one_of(placements, resources.map(needing), isolation.placements(), trusting), tolerant
 ).map(lambda parts: parts[0] | parts[1])
-some = st.one_of(st.just(set()), st.just(set()), st.sets(st.integers(0, NODES - 1), max_size=2))
+some: st.SearchStrategy[set[int]] = st.one_of(
+    st.just(set()), st.just(set()), st.sets(st.integers(0, NODES - 1), max_size=2)
+)
 
 
 edits = st.fixed_dictionaries({"cordoned": some, "silent": some, "trusted": some})
@@ -76,7 +79,7 @@ def test_views_and_match_nodes_agree(
         leases = {lease: p for p in wanted if (lease := spawned(direct, queue, p)) is not None}
         found = pending(conn, queue)
         for lease, placement in leases.items():
-            [class_id] = conn.execute(_CLASS, [lease]).fetchone() or [None]
+            [class_id] = conn.execute(_CLASS, [lease]).fetchone() or [0]
             check(found[class_id], direct.match(placement, {"queue": queue}), placement)
         for number in edited["cordoned"]:
             conn.execute("select hwqueue.uncordon_node(%s)", [nodes[number]])
