@@ -138,6 +138,21 @@ def test_counting(api: Api, conn: psycopg.Connection) -> None:
         assert 3 <= work.rows_read(table) <= 3 * ROWS, table
 
 
+def test_reaping_looks_at_nodes_and_classes_in_turn(api: Api, conn: psycopg.Connection) -> None:
+    """At five times as many nodes as it may take of each kind, and at as many classes."""
+    queue = api.queue()
+    for number in range(150):
+        api.node(labels={"n": number})
+    api.spawn(queue, placement={"require": [{"label": "nowhere", "op": "exists"}]})
+    api.rows("reap", limit=100_000)
+    conn.execute("update hwqueue.reap_mark set estimated_at = '-infinity'")
+    with explained(conn) as work:
+        api.rows("reap", limit=10)
+    assert work.rows_read("node_state") <= 5 * 10 + 2 * 10  # classes that may run are done with one
+    assert work.rows_read("ready") <= 10 * ROWS
+    assert work.whole_table_scans(*BIG) == []
+
+
 def test_pruning(api: Api) -> None:
     api.rows("prune")
     for _ in range(30):  # finished, and kept

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.sql.api import GENERATION, Api, token
+from tests.sql.api import GENERATION, Api, outlive, token
 
 
 def generation(conn: psycopg.Connection) -> int:
@@ -70,3 +70,19 @@ def test_reap_sees_another_server(api: Api, conn: psycopg.Connection, column: st
     assert generation(conn) == before + 1
     api.rows("reap")
     assert generation(conn) == before + 1
+
+
+@pytest.mark.parametrize("column", ["system_identifier", "timeline"])
+def test_ids_of_events_go_on_rising(api: Api, conn: psycopg.Connection, column: str) -> None:
+    """Transaction ids begin anew on a server that was restored: as if it had had many more."""
+    queue = api.queue()
+    conn.execute("update hwqueue.event set event_id = event_id + (1::bigint << 50)")
+    [restored] = api.rows("list_events", limit=1)
+    become_another_server(conn, column)
+    api.rows("reap")
+    api.rows("pause_queue", queue=queue)
+    outlive(conn)
+    new = api.rows("list_events", after=restored["event_id"])
+    assert [event["code"] for event in new] == ["generation_raised", "queue_paused"]
+    newest = api.rows("list_events", limit=2)
+    assert [event["event_id"] for event in newest] == [event["event_id"] for event in new][::-1]

@@ -390,16 +390,17 @@ def test_what_is_rolled_back_is_not_told(stage: Stage) -> None:
 
 def test_work_as_usual_is_not_told(stage: Stage) -> None:
     """Spawns, claims, completions, heartbeats, releases and attempts that are tried again."""
-    api, before = stage.api, 0
+    api = stage.api
     queue, node = api.queue(), api.node(capacity={"cpu_milli": 1000})
     before = newest(api)
     for counted in ({}, {"resources": {"cpu_milli": 1}}):
         for end in ("complete_lease", "fail_lease", "release_lease"):
             claim = api.running(queue, node, placement=counted)
             api.rows("heartbeat_node", **node.who)
-            more = {"error": {}} if end == "fail_lease" else {}
+            more: Row = {"error": {}} if end == "fail_lease" else {}
             api.rows(end, **token(claim), **more)
-            api.rows("cancel_lease", lease=claim["lease_id"]) if end == "release_lease" else None
+            if end == "release_lease":
+                api.rows("cancel_lease", lease=claim["lease_id"])
     assert [row["code"] for row in since(api, before)] == ["lease_cancelled"] * 2
 
 
