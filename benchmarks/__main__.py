@@ -25,6 +25,7 @@ from benchmarks.questions.others import others
 from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
 from benchmarks.questions.throughput import batches, connections
+from benchmarks.questions.views import views
 from benchmarks.questions.worker import worker
 from benchmarks.soak.question import soak
 
@@ -45,6 +46,7 @@ QUESTIONS = (
     spawns,
     worker,
     cost,
+    views,
 )
 
 

@@ -20,6 +20,7 @@ SUBJECTS = {
     "explain": "Explanations",
     "events": "Events",
     "maintenance": "Maintenance",
+    "views": "Views",
     "stats": "Figures: for monitoring and charts",
 }
 INTRODUCTION = """# SQL functions
@@ -31,6 +32,13 @@ driver is a client. Pass arguments by name (`p_queue => 'default'`) and name the
 you read: later versions may add arguments with defaults and columns at the end. Errors have a
 SQLSTATE of class `QH` ([errors](errors.md)), JSON as detail, and a hint.
 """
+ABOUT = {
+    "views": """
+Each function here is also a view of the same name and columns, over all queues, nodes or leases of
+all shards; `pending_no_match` and `pending_contended` are `pending_reasons` by kind.
+What they count is told in [why is it pending](../explanation/views.md).
+""",
+}
 # a comment block right above a function that anybody may be granted
 PUBLIC = re.compile(
     r"(?P<comment>(?:^--[^\n]*\n)+)"
@@ -69,7 +77,7 @@ def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
     for subject, title in SUBJECTS.items():
-        parts.append(f"\n## {title}\n")
+        parts.append(f"\n## {title}\n{ABOUT.get(subject, '')}")
         parts += [_entry(function) for function in functions(subject)]
     return "".join(parts)
 

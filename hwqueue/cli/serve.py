@@ -60,6 +60,9 @@ def serve(
     rate_limit: Annotated[
         str, typer.Option(help="Requests of each token, for each process; or none.")
     ] = "200/second",
+    max_streams: Annotated[
+        int, typer.Option(min=0, max=10_000, help="Event streams at once, for each process.")
+    ] = 100,
     max_body: Annotated[int, typer.Option(help="Largest request, bytes.")] = 8 * 2**20,
     cors_origin: Annotated[
         list[str] | None,
@@ -100,6 +103,7 @@ def serve(
         "read_timeout": span(read_timeout, "--read-timeout"),
         "rate_limit": None if rate_limit == "none" else rate_limit,
         "max_body_bytes": max_body,
+        "max_streams": max_streams,
         "cors_origins": tuple(cors_origin or ()),
         "shutdown_timeout": span(shutdown_timeout, "--shutdown-timeout"),
         "json_logs": json_logs,

@@ -76,7 +76,7 @@ class HwqueueCollector(Collector):
         try:
             samples = self._read()
         except (psycopg.Error, HwqueueError) as error:
-            _log.warning("the database did not answer: %s", str(error).strip())
+            _log.warning("the database did not answer: %s", str(error).strip().partition("\n")[0])
             self._errors += 1
             self.close()
         took = time.monotonic() - self._began

@@ -179,8 +179,8 @@ METRICS = (
         "gauge",
         "seconds",
         (),
-        "How far counters and histograms are behind. Transactions that stay open after they have "
-        "written something hold them back.",
+        "How far counters and histograms are behind. Transactions that settle leases and stay open "
+        "hold them back.",
     ),
     Metric(
         "hwqueue_schema_info",

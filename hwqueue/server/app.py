@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from hwqueue.metrics import HwqueueCollector, registry_for
 from hwqueue.server import openapi, problems
 from hwqueue.server.auth import authenticators
 from hwqueue.server.bodies import BodyLimit
@@ -17,8 +18,9 @@ from hwqueue.server.callers import Services
 from hwqueue.server.envelope import Envelope
 from hwqueue.server.pools import Pools
 from hwqueue.server.rates import Rates
-from hwqueue.server.routers import ROUTERS, health
+from hwqueue.server.routers import ROUTERS, health, metrics
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.streams import Streams
 
 PREFIX = "/api/v1"
 
@@ -29,14 +31,17 @@ def create_app(settings: ServerSettings) -> FastAPI:
     What requests share is `app.state.services`; another package may include routers of its own,
     whose routes use `hwqueue.server.callers.Needs` as those here do.
     """
-    pools, rates = Pools(settings), Rates(settings)
+    pools, rates, streams = Pools(settings), Rates(settings), Streams(settings.max_streams)
+    collector = HwqueueCollector(settings.dsn, shard=settings.shard, timeout=settings.read_timeout)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await pools.open()
         try:
-            yield
+            with streams.ended_by_signals():
+                yield
         finally:
+            collector.close()
             await pools.close()
 
     app = FastAPI(
@@ -54,9 +59,17 @@ def create_app(settings: ServerSettings) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
         separate_input_output_schemas=False,
     )
-    app.state.services = Services(settings, pools, rates, authenticators(settings, pools, rates))
+    app.state.services = Services(
+        settings,
+        pools,
+        rates,
+        streams,
+        authenticators(settings, pools, rates),
+    )
+    app.state.metrics = registry_for(collector)
     problems.install(app)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     openapi.install(app)

@@ -12,6 +12,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import Request, Security
+from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hwqueue.client import AsyncClient
@@ -22,6 +23,7 @@ from hwqueue.server.problems import Refusal
 from hwqueue.server.rates import Rates
 from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.streams import Streams
 from hwqueue.types import Lease
 
 # For the OpenAPI document alone: what it finds is looked at by the authenticators.
@@ -39,6 +41,7 @@ class Services:
     settings: ServerSettings
     pools: Pools
     rates: Rates
+    streams: Streams
     authenticators: Sequence[Authenticator]
 
 
@@ -132,4 +135,25 @@ class Needs:
                 "this is about all tenants at once",
                 hint=f"the token is for tenant {principal.tenant!r} alone; use one for all",
             )
+        if request.scope["path"].startswith("/api/"):
+            _refuse_unknown_parameters(request)
         return Caller(principal, services)
+
+
+def _refuse_unknown_parameters(request: Request) -> None:
+    """A misspelt filter must not show everything. Raises: Refusal (422)."""
+    known = _parameters(request.scope["route"].dependant)
+    for name in request.query_params:
+        if name not in known:
+            raise Refusal(
+                422,
+                f"there is no parameter {name[:100]!r}",
+                field=name[:100],
+                hint=f"parameters: {', '.join(sorted(known)) or 'none'}",
+            )
+
+
+def _parameters(dependant: Dependant) -> set[str]:
+    """The query parameters of a route, those of what it depends on included."""
+    names = {field.alias for field in dependant.query_params}
+    return names.union(*map(_parameters, dependant.dependencies))

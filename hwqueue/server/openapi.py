@@ -22,18 +22,20 @@ TAGS: list[dict[str, Any]] = [
     {"name": "queues", "description": "Look at queues, make, set and stop them."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
+    {"name": "views", "description": "Counts by class, queue and node."},
+    {"name": "events", "description": "What happened, and who did it."},
     {"name": "health", "description": "For probes."},
 ]
 
 _COMMON = {
     "401": "No token, or one that lets nobody in.",
     "403": "The role lacks the scope, or it is about other tenants.",
+    "422": "Something in the request was refused: `field` says what.",
     "429": "Too many requests; the header Retry-After says when to come back.",
     "500": "The server failed.",
     "503": "The database is not there just now, or busy.",
     "504": "The database took too long.",
 }
-_WITH_INPUT = {"422": "Something in the request was refused: `field` says what."}
 _WITH_BODY = {"400": "The body cannot be read.", "413": "The body is too large."}
 _OPEN = ("/healthz", "/readyz")
 
@@ -77,8 +79,6 @@ def _add_problems(operation: dict[str, Any], path: str) -> None:
     responses = operation["responses"]
     responses.pop("422", None)
     added = {} if path in _OPEN else dict(_COMMON)
-    if operation.get("parameters") or "requestBody" in operation:
-        added |= _WITH_INPUT
     if "requestBody" in operation:
         added |= _WITH_BODY
     for status, description in added.items():

@@ -38,6 +38,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHT01": 422,
     "QHA01": 422,
     "QHA02": 500,
+    "QHC01": 404,
     "QHC03": 422,
     "QHC04": 422,
     "QHW01": 422,

@@ -14,10 +14,11 @@ class PendingReason:
     """Why the leases of one placement class are pending.
 
     words: what the class asks. resources: the amounts among that. code: a reason code; None: only
-    its turn. permanent: waiting does not help. nodes_matching: live, uncordoned nodes that could
-    ever run it; None: too many different nodes to tell, ask for the class alone. nodes_free: those
-    with room now and no known conflict. nodes_near: where none matches, the live nodes that one
-    thing keeps out, the one that `message` names.
+    its turn. permanent: waiting does not help. words and message are None after the first 500 rows.
+    nodes_matching: live, uncordoned nodes that could ever run it; None: too many different nodes to
+    tell, ask for the class alone. nodes_free: those with room now and no known conflict.
+    nodes_near: where none matches, the live nodes that one thing keeps out, the one that `message`
+    names.
     """
 
     shard_id: int
@@ -26,13 +27,13 @@ class PendingReason:
     tenant: str
     service_id: UUID | None
     task_name: str
-    words: str
+    words: str | None
     resources: Mapping[str, int]
     pending: int
     oldest_at: datetime
     code: str | None
     permanent: bool
-    message: str
+    message: str | None
     nodes_matching: int | None
     nodes_free: int
     nodes_near: int
@@ -128,9 +129,10 @@ class LeaseEvent:
 class ClassStats:
     """A placement class and what waits and runs of it.
 
-    words: what it asks. anchors: what nodes find it by. patience: None: the queue's. profiles:
-    kinds of nodes that claims have found eligible so far. reach: the estimated share of the nodes
-    that could take it, 0..1; None: not estimated yet. retired_at: no lease has it any more.
+    words: what it asks; None after the first 500 rows. anchors: what nodes find it by. patience:
+    None: the queue's. profiles: kinds of nodes that claims have found eligible so far. reach: the
+    estimated share of the nodes that could take it, 0..1; None: not estimated yet. retired_at: no
+    lease has it any more.
     """
 
     shard_id: int
@@ -139,7 +141,7 @@ class ClassStats:
     tenant: str
     service_id: UUID | None
     task_name: str
-    words: str
+    words: str | None
     labels: Mapping[str, str]
     placement: Mapping[str, Any]
     anchors: tuple[str, ...]

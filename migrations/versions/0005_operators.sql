@@ -66,9 +66,14 @@ create index requeued_finished on hwqueue.requeued (finished_at);
 create index attempt_ended on hwqueue.attempt (ended_at);
 
 -- What finished before this upgrade is not counted.
-alter table hwqueue.reap_mark add column counted_to timestamptz not null default '-infinity';
+alter table hwqueue.reap_mark
+  add column counted_to timestamptz not null default '-infinity',
+  add column count_noted_at timestamptz not null default '-infinity',
+  add column count_noted_before xid8 not null default '0';
 update hwqueue.reap_mark set counted_to = now() where exists (select 1 from hwqueue.finished);
 comment on column hwqueue.reap_mark.counted_to is 'what ended before is in minute_stat, and nothing more can come from before';
+comment on column hwqueue.reap_mark.count_noted_before is
+  'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
 
 -- events: who did what. A ring of 16 days: a row goes where the number of its day, modulo 16, says. The partitions are made here once and
 -- for all, since making or dropping one later would lock the table against everybody; what is old is truncated by prune.

@@ -40,9 +40,11 @@ create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigin
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_done int[];
 begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  v_now := hwqueue.clock();
   with item as (
     select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
     from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)

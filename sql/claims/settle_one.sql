@@ -13,6 +13,7 @@ begin
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
   perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   loop
     -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
     select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;

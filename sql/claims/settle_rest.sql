@@ -43,6 +43,7 @@ begin
     state := 'claimed';
     return;
   end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   select s.verdict, s.state into verdict, state
   from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
 end

@@ -15,6 +15,7 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   v_entry := hwqueue.take_entry(p_lease, p_shard);
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
     update hwqueue.lease l

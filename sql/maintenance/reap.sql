@@ -48,6 +48,7 @@ declare
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
   v_estimated record;
+  v_counted record;
   v_postponed int;
   v_scheduled int;
   v_stays int;
@@ -57,7 +58,9 @@ begin
   reaches := 0;
   if p_holds then
     -- first: it only reads, and what the others lock is held to the end
-    select r.counted_to, r.more into v_from.counted_to, v_uncounted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
+    select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
+    v_from := v_counted.mark;
+    v_uncounted := v_counted.more;
     if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';

@@ -27,7 +27,7 @@ begin
     limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;

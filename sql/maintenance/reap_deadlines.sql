@@ -16,6 +16,7 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   delete from hwqueue.ready r using unnest(v_late) v
   where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
   return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
@@ -36,6 +37,7 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
   return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);

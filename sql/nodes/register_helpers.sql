@@ -53,8 +53,9 @@ begin
     select c.* from hwqueue.claim c
     where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch order by c.lease_id for update
   loop
+    -- the clock again, now that claims are locked (oldest_ender)
     perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
-      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
+      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;

@@ -2,28 +2,39 @@
 -- settlements write nothing for it: it reads what they leave behind, finished leases and attempts, by the time they ended.
 -- Such a row may be committed long after that time, so the count goes only up to a moment before which nothing can come any more.
 -- Whoever writes one takes its transaction's id before it reads the clock. So what can still come from before p_now is from
--- transactions with lower ids than this one's, which was taken after p_now; likewise what p_mark noted at an earlier call. Once they have
--- ended it is seen. Gives how far it has come, and whether there is more.
+-- transactions with lower ids than this one's, which was taken after p_now; likewise what an earlier call has noted. Once they have ended
+-- it is seen. Gives the mark moved on, and whether there is more.
 -- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.roll_up(p_limit int, p_mark hwqueue.reap_mark, p_now timestamptz, p_shard int,
-                                           out counted_to timestamptz, out more boolean)
+                                           out mark hwqueue.reap_mark, out more boolean)
 language plpgsql volatile
 as $$
 declare
   v_own xid8 := pg_current_xact_id();
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
-  v_safe timestamptz := case when v_oldest_running >= v_own then p_now
-                             when v_oldest_running >= p_mark.noted_before then p_mark.noted_at else '-infinity' end;
+  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
+  v_safe timestamptz := '-infinity';
   v_left int := p_limit;
   v_first timestamptz;
   v_until timestamptz;
 begin
-  counted_to := p_mark.counted_to;
+  mark := p_mark;
   more := false;
-  while counted_to < v_safe loop
-    v_first := hwqueue.nth_ended(1, counted_to, v_safe, p_shard);
+  if v_oldest < p_mark.count_noted_before then
+    v_oldest := hwqueue.oldest_ender();  -- it takes longer, and is rarely needed
+  end if;
+  if v_oldest >= v_own then
+    v_safe := p_now;
+  elsif v_oldest >= p_mark.count_noted_before then
+    v_safe := p_mark.count_noted_at;
+  end if;
+  if v_oldest >= p_mark.count_noted_before or v_own < p_mark.count_noted_before then  -- used up, or of another server
+    mark.count_noted_at := p_now;
+    mark.count_noted_before := v_own;
+  end if;
+  while mark.counted_to < v_safe loop
+    v_first := hwqueue.nth_ended(1, mark.counted_to, v_safe, p_shard);
     if v_first is null then
-      counted_to := v_safe;
+      mark.counted_to := v_safe;
       exit;
     end if;
     more := v_left <= 0;
@@ -32,10 +43,29 @@ begin
     -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
     v_left := v_left - hwqueue.count_ended(v_first, v_until, p_shard);
-    counted_to := v_until;
+    mark.counted_to := v_until;
   end loop;
-  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < counted_to;
+  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < mark.counted_to;
 end
+$$;
+
+-- The oldest running transaction that may bring something that has ended already, at most the next one that will begin. Whoever ends something
+-- has a lock on the table claim before it reads the clock, more than one for reading, and keeps it to the end. So transactions without
+-- do not matter: what they will end ends later than this. One that is not known (it is just beginning or ending) does.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.oldest_ender() returns xid8
+language sql volatile
+as $$
+  select coalesce((
+    select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
+    where not exists (
+      select from pg_locks l
+      where l.locktype = 'transactionid' and l.transactionid = r.xid::xid and l.mode = 'ExclusiveLock' and l.granted
+        and l.virtualtransaction not in (
+          select c.virtualtransaction from pg_locks c
+          where c.locktype = 'relation' and c.relation = 'hwqueue.claim'::regclass and c.mode <> 'AccessShareLock' and c.granted
+            and c.database = (select d.oid from pg_database d where d.datname = current_database())))
+    order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
 $$;
 
 -- Before this, prune may delete what has ended: it has been counted, or nobody has counted it for an hour.

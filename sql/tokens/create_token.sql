@@ -22,8 +22,7 @@ begin
   end if;
   begin
     insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user),
-            p_expires_at);
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), p_expires_at);
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');

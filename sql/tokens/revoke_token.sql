@@ -5,7 +5,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   update hwqueue.api_token t
-  set revoked_at = hwqueue.clock(), revoked_by = coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user)
+  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting()
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
   if found then
     return true;

@@ -1,4 +1,4 @@
--- What nodes have when nothing runs, once for all with the same capacity.
+-- What nodes have when nothing runs, once for all with the same capacity, and which nodes these are, as bit strings (numbered_nodes).
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.idle_rooms(p_none bit varying, p_now timestamptz, p_shard int) returns table (room hwqueue.headroom, mask bit varying)
 language sql stable
@@ -17,8 +17,8 @@ as $$
 $$;
 
 -- The nodes that have at least so much of an amount, as bit strings (numbered_nodes), for each pair of p_names and p_amounts. p_idle: of all nodes
--- as if nothing ran; else of those in p_open, now. Amounts left and amounts asked are put into one order, largest first; what is
--- asked is met by all nodes before it.
+-- as if nothing ran; else of those in p_open, now. Each node goes to the largest of the amounts asked that it still has (a step); what has
+-- that much, has less, too.
 -- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamptz,
                                                 p_shard int)
@@ -26,23 +26,20 @@ returns table (name text, amount bigint, mask bit varying)
 language sql stable
 as $$
   with room as materialized (
-    select * from hwqueue.idle_rooms(p_none, p_now, p_shard) where p_idle
+    select r.room, r.mask from hwqueue.idle_rooms(p_none, p_now, p_shard) r where p_idle
     union all
     select hwqueue.node_headroom(n.node, u), set_bit(p_none, n.number, 1)
     from hwqueue.numbered_nodes(p_now, p_shard) n
     join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
     where not p_idle and get_bit(p_open, n.number) = 1
   ), asked as materialized (
-    select distinct a.name, a.amount from unnest(p_names, p_amounts) a(name, amount)
-  ), line as (
-    select a.name, hwqueue.amount_left(r.room, a.name) as amount, bit_or(r.mask) as mask, false as is_asked
-    from (select distinct x.name from asked x) a cross join room r group by 1, 2
-    union all
-    select a.name, a.amount, p_none, true from asked a
+    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
+  ), reached as (
+    select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, bit_or(r.mask) as mask
+    from asked a cross join room r group by 1, 2
   )
-  select l.name, l.amount, l.mask
-  from (select x.name, x.amount, x.is_asked,
-               bit_or(x.mask) over (partition by x.name order by x.amount desc, x.is_asked rows unbounded preceding) as mask
-        from line x) l
-  where l.is_asked
+  select a.name, s.amount, bit_or(coalesce(r.mask, p_none)) over (partition by a.name order by s.step desc)
+  from asked a
+  cross join lateral unnest(a.steps) with ordinality s(amount, step)
+  left join reached r on r.name = a.name and r.step = s.step
 $$;

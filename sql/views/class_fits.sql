@@ -1,83 +1,101 @@
--- How many nodes suit each of these classes, and of those that none suits, what is in the way.
+-- How many nodes suit each of these classes, and of those that none suits, what is in the way. A class may run where all of its parts are met: each of
+-- its requirements, the taints, isolation, capacity, devices; these are the parts that suits and class_shortage have.
 -- nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many different nodes to tell (expr_masks).
--- nodes_cordoned and nodes_silent: the same of nodes that are live but cordoned, and of silent ones. room: those of nodes_matching that have room now, as a bit string (numbered_nodes).
--- Where nothing matches: code and message for the part of the class that is most in the way, and nodes_near, how many live nodes it
--- alone keeps out (0: they miss more than one part).
+-- nodes_cordoned and nodes_silent: the same of nodes that are live but cordoned, and of silent ones. room: those of nodes_matching that have room
+-- now, as a bit string (numbered_nodes).
+-- Where nothing matches: the part that is most in the way, a live node that does not meet it, nodes_near, how many live nodes it alone keeps
+-- out (0: they miss more than one part), and nodes_meeting, how many live nodes meet it.
+-- p_live, p_open: which nodes are live, and live and not cordoned; p_none: a zero for each node.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_fits(p_class_ids bigint[], p_now timestamptz, p_shard int)
-returns table (class_id bigint, nodes_matching int, nodes_cordoned int, nodes_silent int, nodes_near int, room bit varying, code text, message text)
+create or replace function hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamptz, p_shard int)
+returns table (class_id bigint, nodes_matching int, nodes_cordoned int, nodes_silent int, room bit varying, part text, expr jsonb, node_number int,
+               nodes_near int, nodes_meeting int)
+language sql stable
+as $$
+  with ask as materialized (  -- classes that ask the same, and one of them to speak for all
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
+    from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    group by c.required, c.tolerate, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+  ), list as materialized (  -- the requirements of many
+    select distinct a.required from ask a
+  ), required as materialized (
+    select l.required, e.value as expr from list l cross join lateral jsonb_array_elements(l.required) e
+  ), met as materialized (
+    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_none, p_now, p_shard) e
+  ), listed as materialized (
+    select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known from required r join met m on m.expr = r.expr group by r.required
+  ), tolerated as materialized (
+    select t.tolerate, t.mask from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), p_none, p_now, p_shard) t
+  ), capacity as materialized (
+    select c.* from hwqueue.capacity_parts(array(select a.ask_id from ask a), p_open, p_none, p_now, p_shard) c
+  ), able as (
+    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask)) as room from capacity c group by c.class_id
+  ), fit as materialized (
+    select f.*, bit_count(f.mask & p_open)::int as matching
+    from (
+      select a.ask_id, a.class_ids, a.required, a.tolerate, coalesce(l.mask, ~p_none) & t.mask & coalesce(c.mask, ~p_none) as mask,
+             coalesce(l.mask, ~p_none) & t.mask & coalesce(c.room, ~p_none) & p_open as room, coalesce(l.is_known, true) as is_known
+      from ask a
+      join tolerated t on t.tolerate = a.tolerate
+      left join listed l on l.required = a.required
+      left join able c on c.class_id = a.ask_id) f
+  ), part as materialized (
+    select row_number() over () as nr, p.*
+    from (
+      select f.ask_id, 'require' as part, r.expr, m.mask from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
+      union all
+      select f.ask_id, 'taints', null, t.mask from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~p_none
+      union all
+      select f.ask_id, c.part, null, c.mask from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
+    ) p
+    where p.mask is not null
+  ), unmet as (  -- for each part, the live nodes that meet all others
+    select p.nr, coalesce(bit_and(o.mask), ~p_none) & p_open as others
+    from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
+    group by p.nr
+  ), worst as materialized (
+    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near, bit_count(p.mask & p_open)::int as meeting
+    from unmet u join part p on p.nr = u.nr
+    order by p.ask_id, bit_count(u.others) desc, bit_count(p.mask & p_open), p.nr
+  )
+  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, bit_count(f.mask & p_live & ~p_open)::int,
+         bit_count(f.mask & ~p_live)::int, f.room::bit varying, w.part, w.expr,
+         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
+  from fit f
+  cross join lateral unnest(f.class_ids) c(class_id)
+  left join worst w on w.ask_id = f.ask_id
+$$;
+
+-- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node. Without p_tells no message: it takes long.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
+                                               p_now timestamptz, out code text, out message text)
 language plpgsql stable
 as $$
 declare
-  v_none bit varying;
-  v_open bit varying;
-  v_live bit varying;
+  v_idle hwqueue.node_load;
 begin
-  select repeat('0', count(*)::int)::bit varying, coalesce(string_agg(n.is_open::int::text, '' order by n.number), '')::bit varying,
-         coalesce(string_agg(n.is_live::int::text, '' order by n.number), '')::bit varying
-  into v_none, v_open, v_live
-  from hwqueue.numbered_nodes(p_now, p_shard) n;
-  return query
-    with part as materialized (
-      select row_number() over () as nr, p.* from hwqueue.class_parts(p_class_ids, v_open, v_none, p_now, p_shard) p
-    ), fit as materialized (
-      select a.ask_id, a.class_ids, a.class, coalesce(f.mask, ~v_none) as mask, coalesce(f.room, ~v_none) & v_open as room, coalesce(f.is_known, true) as is_known
-      from hwqueue.class_asks(p_class_ids, p_shard) a
-      left join (
-        select p.ask_id, bit_and(p.mask) as mask, bit_and(coalesce(p.room, p.mask)) as room, bool_and(p.mask is not null) as is_known
-        from part p group by p.ask_id) f on f.ask_id = a.ask_id
-    ), unmet as materialized (  -- for each part, the live nodes that meet all others
-      select p.nr, p.ask_id, bit_count(coalesce(bit_and(o.mask), ~v_none) & v_open) as near, position(B'1' in coalesce(bit_and(o.mask), ~v_none) & v_open) as first
-      from fit f
-      join part p on p.ask_id = f.ask_id
-      left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
-      where bit_count(f.mask & v_open) = 0 and p.mask is not null
-      group by p.nr, p.ask_id
-    ), worst as (
-      select distinct on (u.ask_id) u.ask_id, u.near, p.part, p.expr, bit_count(p.mask & v_open) as meeting,
-             case when u.near > 0 then u.first else position(B'1' in ~p.mask & v_open) end - 1 as number
-      from unmet u join part p on p.nr = u.nr
-      order by u.ask_id, u.near desc, bit_count(p.mask & v_open), p.nr
-    )
-    select c.class_id, case when f.is_known or bit_count(f.mask & v_open) = 0 then bit_count(f.mask & v_open)::int end,
-           bit_count(f.mask & v_live & ~v_open)::int, bit_count(f.mask & ~v_live)::int, coalesce(w.near, 0)::int, f.room::bit varying, r.code,
-           case when w.near > 0 then format('%s live nodes would do but for one thing: on %s, %s', w.near, (n.node).name, r.message)
-                when w.meeting = 0 then format('no live node will do: on %s, %s', (n.node).name, r.message)
-                else format('no live node has all that is asked, and only %s have this: on %s, %s', w.meeting, (n.node).name, r.message) end
-    from fit f
-    cross join lateral unnest(f.class_ids) c(class_id)
-    left join worst w on w.ask_id = f.ask_id
-    left join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = w.number
-    left join lateral hwqueue.part_reason(w.part, w.expr, f.class, n.node, n.attested) r on true;
-end
-$$;
-
--- Why a node does not meet one part of a class (class_parts), as class_reasons puts it; nothing for no node.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[],
-                                               out code text, out message text)
-language plpgsql stable
-as $$
-begin
-  if p_node.node_id is null then
-    return;
+  if p_part = 'require' then
+    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
+                                hwqueue.attested_at(p_node, p_now));
+    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+  elsif p_part = 'taints' then
+    code := 'untolerated_taint';
+    message := case when p_tells then
+      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+  elsif p_part in ('isolation', 'device') then
+    select c.code, c.message into code, message
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+    limit 1;
   end if;
-  case p_part
-    when 'require' then
-      code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested);
-      message := hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels);
-    when 'taints' then
-      code := 'untolerated_taint';
-      message := hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}');
-    else
-      select c.code, c.message into code, message
-      from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
-      limit 1;
-      if not found then
-        code := 'insufficient_capacity';
-        message := format('not enough %s: the node never has as much',
-          hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)), p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))));
-      end if;
-  end case;
+  if code is null and p_node.node_id is not null then
+    code := 'insufficient_capacity';
+    if p_tells then
+      v_idle := hwqueue.idle_load(p_node);
+      message := format('not enough %s: the node never has as much',
+        hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, v_idle), p_class, hwqueue.node_headroom(p_node, v_idle)));
+    end if;
+  end if;
 end
 $$;

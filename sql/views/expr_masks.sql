@@ -36,13 +36,15 @@ as $$
     from asked a
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
+  ), sought as materialized (
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= 100000
   ), met as (
     select w.id, bit_or(k.mask) as mask
-    from work w
-    cross join lateral unnest(w.anchors) a(anchor)
-    join anchored c on c.sight_id = w.sight_id and c.anchor = a.anchor
+    from sought s
+    join anchored c on c.sight_id = s.sight_id and c.anchor = s.anchor
     join kind k on k.kind_id = c.kind_id
-    where w.so_far <= 100000 and hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
+    join work w on w.id = s.id
+    where hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
     group by w.id
   ), known as materialized (  -- by id, if any is named
     select n.number, i.id
@@ -53,7 +55,7 @@ as $$
            bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
              (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
     from work w
-    cross join lateral unnest(w.ids) i(id)
+    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
     join known k on k.id = i.id
     join node n on n.number = k.number
     group by w.id

@@ -23,12 +23,12 @@ begin
       cross join lateral (values (a.claimed_at, 3, 'claimed', null), (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
       where a.shard_id = p_shard and a.lease_id = p_lease
       union all
-      select l.available_at, 2, 'scheduled', null, null, null, null
+      select l.available_at, 5, 'scheduled', null, null, null, null
       from hwqueue.lease l
       join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id and d.available_at = l.available_at and d.lease_id = l.lease_id
       where l.shard_id = p_shard and l.lease_id = p_lease
       union all
-      select r.eligible_at, 2, 'ready', null, null, null, null
+      select r.eligible_at, 5, 'ready', null, null, null, null
       from hwqueue.lease l
       join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
         and r.position = l.position and r.lease_id = l.lease_id
@@ -39,16 +39,16 @@ begin
       union all
       select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
       from hwqueue.lease l
-      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 5, l.state, l.error)) x(at, turn, event, detail)
+      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 6, l.state, l.error)) x(at, turn, event, detail)
       where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
-        and (x.turn = 5 or l.state = 'completed')
+        and (x.turn = 6 or l.state = 'completed')
     )
     select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
-           case when s.turn < 5 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
+           case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
     from step s
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
-    window o as (order by s.at, s.turn)
-    order by s.at, s.turn;
+    window o as (order by s.at, coalesce(s.claim_token, case when s.turn > 1 then 9223372036854775807 else 0 end), s.turn)
+    order by 3;
 end
 $$;
 

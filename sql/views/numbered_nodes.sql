@@ -3,18 +3,17 @@
 -- count of bits. docs/explanation/views.md tells the whole.
 
 -- The registered nodes of a shard, numbered from 0: the same numbers in every statement of a stable function. attested: trust domains that it
--- is vouched for now; is_open: live and not cordoned.
+-- is vouched for now.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.numbered_nodes(p_now timestamptz, p_shard int)
-returns table (number int, node hwqueue.node, attested text[], is_live boolean, is_open boolean)
+returns table (number int, node hwqueue.node, attested text[], is_live boolean)
 language sql stable
 as $$
   select (row_number() over (order by n.node_id))::int - 1, n,
          case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
-         l.is_live, l.is_live and n.cordoned_at is null
+         hwqueue.is_live(n, s, p_now)
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-  cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
   where n.shard_id = p_shard and n.deregistered_at is null
 $$;
 

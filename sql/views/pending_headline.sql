@@ -1,7 +1,8 @@
 -- The one thing to say about a pending class, in the order of what must be put right first.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.pending_headline(p_matching int, p_cordoned int, p_silent int, p_with_room int, p_free int, p_code text, p_message text,
-  p_conflict text, p_registered int, p_open int, p_live int, p_paused_at timestamptz, p_waits interval, out code text, out message text)
+  p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int, p_paused_at timestamptz, p_waits interval,
+  out code text, out message text)
 language plpgsql stable
 as $$
 begin
@@ -22,7 +23,10 @@ begin
     message := format('%s nodes would do, but give no sign of life', p_silent);
   elsif p_matching = 0 then
     code := p_code;
-    message := p_message;
+    message := case
+      when p_near > 0 then format('%s live nodes would do but for one thing: on %s, %s', p_near, p_node, p_message)
+      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
+      else format('no live node has all that is asked, and only %s have this: on %s, %s', p_meeting, p_node, p_message) end;
   elsif p_with_room = 0 then
     code := 'nodes_support_but_contended';
     message := format('%s nodes match, and none has room now', coalesce(p_matching::text, 'some'));

@@ -4,6 +4,7 @@
 -- nodes_matching: live and not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell, ask for
 -- the class alone. nodes_free: those that have room now and no known conflict with what other leases do. nodes_near: where none matches, the live
 -- nodes that one part alone keeps out, the one that message names.
+-- words: what the class asks, for people. words and message are written for the first 500 rows, since that takes long.
 -- p_kind: no_match (nothing matches), contended (something matches, nothing is free); p_order: oldest, pending (most first);
 -- p_limit: null for all.
 -- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
@@ -18,14 +19,17 @@ as $$
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   v_now timestamptz := hwqueue.clock();
+  v_ids uuid[];
   v_none bit varying;
-  v_open int;
-  v_live int;
+  v_live bit varying;
+  v_open bit varying;
 begin
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
-  select repeat('0', count(*)::int)::bit varying, count(*) filter (where n.is_open), count(*) filter (where n.is_live) into v_none, v_open, v_live
-  from hwqueue.numbered_nodes(v_now, p_shard) n;
+  select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
+         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
+  into v_ids, v_none, v_live, v_open
+  from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
   return query
     with waiting as materialized (
       select g.*
@@ -36,26 +40,32 @@ begin
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w
+    ), fit as materialized (
+      select f.* from ids cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, v_now, p_shard) f
+    ), untaken as materialized (
+      select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
     ), chosen as materialized (
-      select w.class_id, w.pending, w.oldest_at, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.nodes_near, f.code, f.message,
-             bit_count(f.room)::int as with_room, case when t.mask is null then bit_count(f.room) else bit_count(f.room & t.mask) end::int as free,
-             t.code as conflict
-      from ids
-      cross join lateral hwqueue.class_fits(ids.class_ids, v_now, p_shard) f
-      join waiting w on w.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t on t.class_id = f.class_id
+      select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
+      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(f.room & coalesce(t.mask, f.room))::int as free,
+                   t.code as conflict
+            from fit f
+            join waiting w on w.class_id = f.class_id
+            left join untaken t on t.class_id = f.class_id) k
+      where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
+      order by turn limit p_limit
     )
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), coalesce(c.placement -> 'resources', '{}'),
-           w.pending, w.oldest_at, h.code, h.code is not null and w.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'),
-           h.message, w.nodes_matching, w.free, w.nodes_near
-    from (select x.* from chosen x
-          where p_kind is null or p_kind = 'no_match' and x.nodes_matching = 0 or p_kind = 'contended' and x.nodes_matching > 0 and x.free = 0
-          order by case when p_order = 'pending' then -x.pending end, x.oldest_at, x.class_id limit p_limit) w
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
+           k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
+    from chosen k
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    cross join lateral hwqueue.pending_headline(w.nodes_matching, w.nodes_cordoned, w.nodes_silent, w.with_room, w.free, w.code, w.message, w.conflict,
-      bit_length(v_none), v_open, v_live, q.paused_at, case when c.preferred <> '[]' then w.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
-    order by case when p_order = 'pending' then -w.pending end, w.oldest_at, c.class_id;
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
+    cross join lateral hwqueue.pending_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
+      k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
+      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+    order by k.turn;
 end
 $$;
 

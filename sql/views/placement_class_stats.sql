@@ -1,5 +1,6 @@
 -- Placement classes with what waits and runs of each. profiles: kinds of nodes that claims have found eligible so far (for a class that names
 -- nodes, resources or trust domains: nodes). reach: the estimated share of the nodes that could take it, null before the first estimate.
+-- words: what the class asks, for people; of the first 500 rows, since they take long to write.
 -- Ordered by id: pass the last class_id of a page as p_after of the next.
 -- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0, p_limit int default 100, p_shard int default 0)
@@ -19,7 +20,7 @@ begin
     where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
     order by c.class_id limit p_limit);
   return query
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), c.labels, c.placement, c.anchors, c.patience,
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end, c.labels, c.placement, c.anchors, c.patience,
            coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
     from hwqueue.placement_class c
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null

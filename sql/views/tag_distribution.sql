@@ -12,7 +12,7 @@ begin
   return query
     select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
     from (
-      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_open) as live, coalesce(sum(c.claims), 0) as claims
+      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live, coalesce(sum(c.claims), 0) as claims
       from hwqueue.numbered_nodes(v_now, p_shard) n
       left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard group by r.node_id) c on c.node_id = (n.node).node_id
       group by 1

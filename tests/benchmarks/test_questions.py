@@ -31,6 +31,19 @@ SMALL = {
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
     "cost": ["--calls", "5", "--rounds", "3"],
+    "views": [
+        *FEW,
+        "--profiles",
+        "2",
+        "--profiles",
+        "200",
+        "--nodes",
+        "20",
+        "--classes",
+        "30",
+        "--pending",
+        "60",
+    ],
 }
 
 

@@ -304,3 +304,45 @@ def _wait_for_completion(dsn: str, lease_id: str) -> None:
             if row is not None and row[0]:
                 return
     raise AssertionError(f"lease {lease_id} was not completed")
+
+
+def test_why_it_is_pending(cli: Cli, shown: Callable[..., Any]) -> None:
+    cli("queue", "create", "renders")
+    cli("node", "register", "small-1", "--tags", '{"gpu_model": "T4"}')
+    lease_id = shown("lease", "spawn", "renders", "draw", "--tags", '{"gpu_model": "A100"}')[
+        "lease_id"
+    ]
+    [row] = shown("pending", "--queue", "renders", "--kind", "no_match")
+    assert (row["pending"], row["nodes_matching"], row["nodes_near"]) == (1, 0, 1)
+    assert row["code"] == "label_mismatch"
+    assert shown("pending", "--kind", "contended") == []
+    table = cli("pending", "--order", "pending").stdout
+    assert "label_mismatch" in table
+    cli("node", "register", "big-1", "--tags", '{"gpu_model": "A100"}')
+    [row] = shown("pending", "--class", str(row["class_id"]))
+    assert (row["code"], row["nodes_free"]) == (None, 1)
+    assert "nothing of this kind" in cli("pending", "--kind", "no_match").stderr
+    [depth] = shown("queue", "depth", "renders")
+    assert (depth["pending"], depth["running"]) == (1, 0)
+    assert "renders" in cli("queue", "depth").stdout
+    assert [step["event"] for step in shown("lease", "history", lease_id)] == ["spawned", "ready"]
+    assert "spawned" in cli("lease", "history", lease_id).stdout
+    [one] = shown("class", "list", "--queue", "renders")
+    assert one["pending"] == 1
+    assert "gpu_model" in cli("class", "list", "--limit", "1").stdout
+
+
+def test_how_full_the_nodes_are(cli: Cli, shown: Callable[..., Any]) -> None:
+    for name in ("gpu-1", "gpu-2"):
+        cli("node", "register", name, *GPU_NODE)
+    cli("node", "cordon", "gpu-2")
+    assert [node["state"] for node in shown("node", "usage")] == ["live", "cordoned"]
+    [node] = shown("node", "usage", "--state", "cordoned")
+    assert (node["node_name"], node["gpus"], node["gpus_free"]) == ("gpu-2", 1, 1)
+    table = cli("node", "usage", "--limit", "1")
+    assert "0/8000" in table.stdout
+    assert "--after gpu-1" in table.stderr
+    [tag] = shown("node", "tags", "--label", "gpu_model")
+    assert (tag["value"], tag["nodes"], tag["live"]) == ("T4", 2, 1)
+    refused = cli("node", "usage", "--state", "broken", code=2)
+    assert "p_state" in refused.stderr or "broken" in refused.stderr

@@ -116,9 +116,11 @@ def nobody_reaps(cluster: Cluster) -> None:
 
 
 def held_back(cluster: Cluster) -> None:
-    """Somebody leaves a transaction open after having written something."""
+    """A worker completes a lease and leaves its transaction open."""
+    node = cluster.api.node(heartbeat_timeout=86400)
+    claim = cluster.api.running("q", node)
     with psycopg.connect(cluster.dsn) as idle:
-        idle.execute("select pg_current_xact_id()")
+        Api(idle).rows("complete_lease", **token(claim))
         cluster.live(8)
 
 

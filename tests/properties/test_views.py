@@ -25,9 +25,15 @@ _SILENCE = "update hwqueue.node_state set seen_at = seen_at - interval '1 day' w
 @st.composite
 def specs(draw: st.DrawFn, number: int) -> dict[str, Any]:
     """A node with labels, capacity and devices, or with cores and parts of devices as well."""
-    spec = draw(st.one_of(node_specs(number), isolation.specs(number)))
-    spec = {"instance_id": "first", "labels": draw(labels)} | spec
-    return spec | {"taints": draw(st.one_of(st.just([]), taints))}
+    spec: dict[str, Any] = draw(st.one_of(node_specs(number), isolation.specs(number)))
+    base: dict[str, Any] = {"instance_id": "first", "labels": draw(labels)}
+    spec = base | spec
+    return spec | {"taints": draw(st.one_of(st.just([]), st.just([]), taints))}
+
+
+def needing(amounts: dict[str, int]) -> dict[str, Any]:
+    """A placement that asks for nothing else."""
+    return {"resources": amounts}
 
 
 fleets: st.SearchStrategy[Specs] = st.tuples(*map(specs, range(NODES))).map(list)
@@ -36,9 +42,11 @@ trusting = st.fixed_dictionaries(
     {"require": st.lists(st.one_of(exprs, st.just({"trust": "acme"})), min_size=1, max_size=3)}
 )
 asked = st.tuples(
-    st.one_of(placements, placements, isolation.placements(), trusting), tolerant
+    st.one_of(placements, resources.map(needing), isolation.placements(), trusting), tolerant
 ).map(lambda parts: parts[0] | parts[1])
-some = st.sets(st.integers(0, NODES - 1), max_size=2)
+some: st.SearchStrategy[set[int]] = st.one_of(
+    st.just(set()), st.just(set()), st.sets(st.integers(0, NODES - 1), max_size=2)
+)
 
 
 edits = st.fixed_dictionaries({"cordoned": some, "silent": some, "trusted": some})
@@ -46,7 +54,7 @@ edits = st.fixed_dictionaries({"cordoned": some, "silent": some, "trusted": some
 
 @given(
     fleet=fleets,
-    load=st.lists(resources, max_size=4),
+    load=st.lists(resources, max_size=6),
     wanted=st.lists(asked, min_size=1, max_size=6),
     edited=edits,
 )
@@ -71,7 +79,7 @@ def test_views_and_match_nodes_agree(
         leases = {lease: p for p in wanted if (lease := spawned(direct, queue, p)) is not None}
         found = pending(conn, queue)
         for lease, placement in leases.items():
-            [class_id] = conn.execute(_CLASS, [lease]).fetchone() or [None]
+            [class_id] = conn.execute(_CLASS, [lease]).fetchone() or [0]
             check(found[class_id], direct.match(placement, {"queue": queue}), placement)
         for number in edited["cordoned"]:
             conn.execute("select hwqueue.uncordon_node(%s)", [nodes[number]])
@@ -133,14 +141,14 @@ def steps(node: Row) -> list[Row]:
 
 headrooms = st.fixed_dictionaries(
     {
-        "cpu_milli": st.sampled_from([None, -500, 0, 1000, 3000]),
+        "cpu_milli": st.sampled_from([None, -500, 0, 1000, 3000, 9000]),
         "memory_mib": st.sampled_from([None, 0, 1024]),
         "slots": st.sampled_from([None, 0, 1]),
         "custom": st.dictionaries(st.sampled_from(["license", "tape"]), st.integers(-1, 2)),
         "gpu_most": st.sampled_from([0, 300, 1000]),
         "gpu_whole": st.integers(0, 2),
         "gpu_parts_free": st.integers(0, 2),
-        "cores": st.sampled_from([None, (0, 0, 0), (1500, 1, 1), (4000, 3, 2)]),
+        "cores": st.sampled_from([None, None, (0, 0, 0), (1500, 1, 1), (4000, 3, 2)]),
     }
 )
 needs = st.fixed_dictionaries(

@@ -29,6 +29,10 @@ HAS_ID = """
   select count(*) from pg_locks
   where pid = %s and locktype = 'transactionid' and mode = 'ExclusiveLock' and granted
 """
+HAS_CLAIM_TABLE = """
+  select count(*) from pg_locks
+  where pid = %s and relation = 'hwqueue.claim'::regclass and mode <> 'AccessShareLock'
+"""
 PARKING_CLOCK = """
   create or replace function hwqueue.clock() returns timestamptz language plpgsql as $$
   begin
@@ -254,18 +258,18 @@ def cancel_another(direct: Direct, _node: tuple[UUID, int], _claim: dict[str, An
 
 
 @pytest.mark.parametrize(
-    "write",
+    ("write", "ends"),
     [
-        lambda direct, node, _claim: direct.claim(QUEUE, *node),
-        settle_and_claim,
-        lambda direct, _node, claim: direct.extend(claim["lease_id"], claim["claim_token"], MINUTE),
-        lambda direct, _node, claim: direct.fail(claim["lease_id"], claim["claim_token"]),
-        lambda direct, _node, claim: direct.complete(claim["lease_id"], claim["claim_token"]),
-        lambda direct, _node, claim: direct.complete_many([claim]),
-        lambda direct, node, _claim: direct.deregister(node[0]),
-        cancel_another,
-        lambda direct, _node, _claim: direct.spawn(QUEUE),
-        lambda direct, _node, _claim: direct.spawn_many(QUEUE, [{}]),
+        (lambda direct, node, _claim: direct.claim(QUEUE, *node), False),
+        (settle_and_claim, True),
+        (lambda d, _node, claim: d.extend(claim["lease_id"], claim["claim_token"], MINUTE), False),
+        (lambda direct, _node, claim: direct.fail(claim["lease_id"], claim["claim_token"]), True),
+        (lambda d, _node, claim: d.complete(claim["lease_id"], claim["claim_token"]), True),
+        (lambda direct, _node, claim: direct.complete_many([claim]), True),
+        (lambda direct, node, _claim: direct.deregister(node[0]), False),
+        (cancel_another, True),
+        (lambda direct, _node, _claim: direct.spawn(QUEUE), False),
+        (lambda direct, _node, _claim: direct.spawn_many(QUEUE, [{}]), False),
     ],
     ids=[
         *("claim_task", "settle_and_claim", "extend_claim"),
@@ -274,9 +278,12 @@ def cancel_another(direct: Direct, _node: tuple[UUID, int], _claim: dict[str, An
     ],
 )
 def test_ids_come_before_the_clock(
-    conn: psycopg.Connection, dsn: str, write: Callable[..., object]
+    conn: psycopg.Connection, dsn: str, write: Callable[..., object], ends: bool
 ) -> None:
-    """The rule that marks and counts rest on: a writer that parks at the clock has its id."""
+    """What marks and counts rest on: a writer that parks at the clock has its id.
+
+    And if it ends something, a lock on claim.
+    """
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     node = register(conn)
@@ -290,5 +297,9 @@ def test_ids_come_before_the_clock(
         parked = writer.start(lambda d: write(d, node, claim))
         writer.wait_until_parked()
         assert conn.execute(HAS_ID, [writer.conn.info.backend_pid]).fetchall() == [(1,)]
+        if ends:
+            assert conn.execute(HAS_CLAIM_TABLE, [writer.conn.info.backend_pid]).fetchall() != [
+                (0,)
+            ]
         keeper.commit()
         parked.result(TIMEOUT)

@@ -4,9 +4,11 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import LiteralString
 from uuid import UUID
 
 import psycopg
+import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
@@ -21,6 +23,7 @@ COUNTED = """
          coalesce(sum(claims), 0)::int
   from hwqueue.throughput(p_minutes => 1440)
 """
+ENDS = ("completed", "failed", "expired", "cancelled", "claims")
 NOT_BEYOND = """
   select counted_to <= %s from hwqueue.reap_mark order by version desc limit 1
 """
@@ -42,7 +45,7 @@ def counted(conn: psycopg.Connection) -> dict[str, int]:
     """What has been counted so far."""
     row = conn.execute(COUNTED).fetchone()
     assert row is not None
-    return dict(zip(("completed", "failed", "expired", "cancelled", "claims"), row, strict=True))
+    return dict(zip(ENDS, row, strict=True))
 
 
 def test_a_settlement_that_is_committed_late(
@@ -75,6 +78,40 @@ def test_a_settlement_that_is_committed_late(
     direct.reap()
     direct.reap()
     assert counted(conn)["completed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "work"),
+    [
+        (False, "select hwqueue.spawn_lease('races', 'work')"),
+        (False, "create table reports (n int)"),
+        (True, "create table reports (n int)"),
+    ],
+    ids=["spawns", "writes its own", "in another database"],
+)
+def test_transactions_that_end_no_lease_hold_nothing_back(
+    conn: psycopg.Connection, dsn: str, empty_dsn: str, elsewhere: bool, work: LiteralString
+) -> None:
+    """They may stay open for hours; others end leases meanwhile, and that is counted."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    direct.spawn_many(QUEUE, [{}] * 5)
+    with psycopg.connect(empty_dsn if elsewhere else dsn) as idle:
+        idle.execute(work)
+        for claim in direct.claim(QUEUE, *node, qty=5):
+            direct.complete(claim["lease_id"], claim["claim_token"])
+            direct.reap()
+        count_until(conn, completed=5, claims=5)
+
+
+def count_until(conn: psycopg.Connection, **expected: int) -> None:
+    """Reap until so much is counted: other tests may hold it back for a moment."""
+    for _ in range(200):
+        Direct(conn).reap()
+        if counted(conn) == dict.fromkeys(ENDS, 0) | expected:
+            return
+    raise AssertionError(counted(conn))
 
 
 def test_a_reaper_that_falls_asleep_with_the_time_in_hand(

@@ -4,14 +4,17 @@ One database for each file of tests; each test keeps to queues and nodes of its 
 """
 
 import hashlib
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
 
 from hwqueue.client import Client
@@ -112,6 +115,25 @@ def token(sql: Client) -> Token:
         return {"Authorization": f"Bearer secret of {name}"}
 
     return make
+
+
+@contextmanager
+def live(app: FastAPI) -> Iterator[str]:
+    """The address of the application, served in a thread of its own."""
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, proxy_headers=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        [listening] = server.servers[0].sockets
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        app.state.services.streams.stopping = True
+        server.should_exit = True
+        thread.join()
 
 
 def problem(response: httpx.Response, status: int, code: str | None = None) -> dict[str, Any]:

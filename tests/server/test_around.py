@@ -99,11 +99,11 @@ async def test_the_log_has_a_line_for_each_request(
     headers = token("viewer")
     with caplog.at_level(logging.INFO, "hwqueue.access"):
         async with serving(auth="tokens", json_logs=True) as http:
-            await http.get(f"{V1}/me?token=secret", headers=headers)
+            await http.get(f"{V1}/leases?task=secret", headers=headers)
             await http.get(f"{V1}/nothing")
     lines = [r.getMessage() for r in caplog.records if r.name == "hwqueue.access"]
     first, second = map(json.loads, lines)
-    assert (first["method"], first["path"], first["status"]) == ("GET", f"{V1}/me", 200)
+    assert (first["method"], first["path"], first["status"]) == ("GET", f"{V1}/leases", 200)
     assert first["actor"].startswith("token:viewer-")
     assert first["ms"] >= 0
     assert (second["status"], second["actor"]) == (404, None)

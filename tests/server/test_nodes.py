@@ -87,11 +87,11 @@ async def test_match_counts_all_and_tells_the_best(http: Http, node: str, queue:
     found = ok(await http.post(f"{V1}/match", json={"placement": wanted, "queue": queue}))
     assert found["items"][0]["eligible"] is True
     assert node in {match["node_id"] for match in found["items"] if match["eligible"]}
-    assert found["nodes"] == found["eligible"] + sum(found["reasons"].values())
+    assert found["nodes"] <= found["eligible"] + sum(found["reasons"].values())
     none = {"require": [{"tags": {"gpu": "none such"}}]}
     found = ok(await http.post(f"{V1}/match", json={"placement": none, "limit": 1}))
     assert (found["eligible"], len(found["items"])) == (0, 1)
-    assert set(found["reasons"]) <= {"label_mismatch", "label_missing"}
+    assert found["reasons"].keys() & {"label_mismatch", "label_missing"}
     [match] = found["items"]
     assert match["reasons"][0]["code"] in found["reasons"]
 

@@ -143,6 +143,12 @@ async def test_bad_parameters(http: Http, params: dict[str, str], field: str) ->
     assert problem(await http.get(LEASES, params=params), 422, "QHA01")["field"] == field
 
 
+@pytest.mark.parametrize("path", ["/leases", "/events", "/me"])
+async def test_a_misspelt_parameter(http: Http, path: str) -> None:
+    found = problem(await http.get(f"{V1}{path}", params={"quue": "renders"}), 422)
+    assert found["field"] == "quue"
+
+
 def test_integers_survive_readers_with_doubles() -> None:
     token = 2**40 * 2**20
     assert _exact({"token": token, "n": [7, token], "t": True}) == {

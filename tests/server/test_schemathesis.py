@@ -1,8 +1,6 @@
 """Whatever fits the OpenAPI document, and much that does not: the server answers as it says."""
 
 import hashlib
-import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, settings
 from limits import parse
 from schemathesis.checks import load_all_checks
@@ -18,9 +15,12 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from hwqueue.client import Client
 from hwqueue.server import ServerSettings, create_app
+from tests.server.conftest import live
 
 load_all_checks()
-DOCUMENT = schemathesis.openapi.from_dict(create_app(ServerSettings(dsn="")).openapi())
+DOCUMENT = schemathesis.openapi.from_dict(create_app(ServerSettings(dsn="")).openapi()).exclude(
+    path_regex="/events/stream$"  # it would not end
+)
 SECRET = "of an admin"
 
 
@@ -37,24 +37,11 @@ def _served(database: str) -> Iterator[str]:
     with Client(database, pool_size=1) as client:
         client.create_queue("renders")
         client.create_token("admin", hashlib.sha256(SECRET.encode()).digest(), "admin")
-    app = create_app(
-        ServerSettings(
-            dsn=database, auth="tokens", rate_limit=None, token_cache=timedelta(minutes=5)
-        )
+    told = ServerSettings(
+        dsn=database, auth="tokens", rate_limit=None, token_cache=timedelta(minutes=5)
     )
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, proxy_headers=False)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        [socket] = server.servers[0].sockets
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with live(create_app(told)) as url:
+        yield url
 
 
 @DOCUMENT.parametrize()

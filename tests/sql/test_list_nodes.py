@@ -44,3 +44,21 @@ def test_pages(api: Api) -> None:
     assert first == ["zz-page-a", "zz-page-b", "zz-page-c"]
     rest = [row["name"] for row in api.rows("list_nodes", after=first[-1], limit=3)]
     assert rest[0] == "zz-page-d"
+
+
+def test_cores_and_isolation(api: Api) -> None:
+    """Cores are counted where whole ones can be asked for, and else only told."""
+    cores = [{"core": number, "numa": number // 2, "threads": [number]} for number in range(3)]
+    plain = api.used(api.node(cores=cores))
+    assert plain["cores"] == cores
+    honoured = ["best_effort", "whole_core"]
+    node = api.node(cores=cores, cpu_isolation=["whole_core"], default_cpu_isolation="whole_core")
+    api.running(api.queue(), node, placement={"resources": {"cpu_milli": 1500}})
+    row = api.used(node)
+    assert sorted(core["milli_used"] for core in row["cores"]) == [0, 1000, 1000]
+    assert row["isolation"] == {
+        "cpu": honoured,
+        "gpu": ["shared"],
+        "default_cpu": "whole_core",
+        "gpu_share_mode": "fractional",
+    }

@@ -47,6 +47,24 @@ class NodeTaint(Answer):
     by: str
 
 
+class NodeCore(Answer):
+    """A core of a node; `milli_used`: thousandths set aside, null if not counted."""
+
+    core: int
+    numa: int
+    threads: list[int]
+    milli_used: int | None
+
+
+class NodeIsolation(Answer):
+    """Isolation classes that a node honours, and what leases get that ask nothing."""
+
+    cpu: list[str]
+    gpu: list[str]
+    default_cpu: str
+    gpu_share_mode: str
+
+
 class Attestation(Answer):
     """What an operator vouched for: the node belongs to a trust domain."""
 
@@ -77,6 +95,8 @@ class Node(Answer):
     registered_at: Moment
     taints: list[NodeTaint]
     attestations: list[Attestation]
+    cores: list[NodeCore]
+    isolation: NodeIsolation | None
 
 
 class NodePage(Answer):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from hwqueue.server.routers import leases, match, me, nodes, queues
+from hwqueue.server.routers import events, explain, leases, match, me, nodes, queues, views
 
 ROUTERS: Sequence[APIRouter] = (
     me.router,
@@ -12,4 +12,7 @@ ROUTERS: Sequence[APIRouter] = (
     queues.router,
     nodes.router,
     match.router,
+    explain.router,
+    views.router,
+    events.router,
 )

@@ -1,0 +1,67 @@
+"""Why a lease waits, and what nodes that are not there would change."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path
+from pydantic import Field
+
+from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.models.base import Id, Object, Request, example
+from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.roles import Scope
+from hwqueue.types import ClassExplanation, LeaseExplanation, ServedClass
+
+router = APIRouter(tags=["placement"])
+
+# An explanation names what other tenants run.
+LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ))]
+Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
+ClassId = Annotated[int, Path(ge=0, le=2**63 - 1, description="Of a placement class.")]
+
+
+class WhatIf(Request):
+    """Nodes that are not there."""
+
+    model_config = example(
+        nodes=[
+            {
+                "labels": {"gpu_model": "A100"},
+                "gpus": [{"resource_id": "0197f3a2-7c1e-7000-8000-000000000001", "model": "A100"}],
+                "count": 3,
+            }
+        ]
+    )
+
+    nodes: Annotated[list[Object], Field(min_length=1, max_length=100)] = Field(
+        description="As `register_node` takes them; `name` and `instance_id` may be left out, and "
+        "`count` says how many such nodes."
+    )
+
+
+@router.get(
+    "/leases/{lease_id:uuid}/explanation",
+    response_model=answer_of(LeaseExplanation),
+    responses={404: {"description": "No such lease."}},
+)
+async def explain_lease(lease_id: Id, caller: LeaseReader) -> Any:
+    """Why a lease is where it is; of a pending one, node by node, why it does not run."""
+    async with caller.read() as client:
+        return await client.explain_lease(lease_id, shard=caller.shard)
+
+
+@router.get(
+    "/classes/{class_id}/explanation",
+    response_model=answer_of(ClassExplanation),
+    responses={404: {"description": "No such class."}},
+)
+async def explain_class(class_id: ClassId, caller: Reader) -> Any:
+    """Why the leases of a placement class are pending."""
+    async with caller.read() as client:
+        return await client.explain_class(class_id, shard=caller.shard)
+
+
+@router.post("/what-if", response_model=list_of(ServedClass))
+async def what_if(body: WhatIf, caller: Reader) -> Any:
+    """Which pending classes such nodes could run if they were there, idle; up to 1,000."""
+    async with caller.read() as client:
+        return {"items": await client.what_if(body.nodes, shard=caller.shard)}

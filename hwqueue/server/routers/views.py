@@ -1,0 +1,137 @@
+"""What operators look at: counts by class, queue and node."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.models.base import Id, Name
+from hwqueue.server.models.derived import list_of
+from hwqueue.server.pages import cut, link_next
+from hwqueue.server.roles import Scope
+from hwqueue.types import (
+    ClassStats,
+    LeaseEvent,
+    Minute,
+    NodeUsage,
+    PendingReason,
+    QueueDepth,
+    TagCount,
+)
+
+router = APIRouter(tags=["views"])
+
+LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
+Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+NO_QUEUE: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}
+
+
+@router.get("/pending", response_model=list_of(PendingReason), responses=NO_QUEUE)
+async def pending_reasons(
+    *,
+    caller: Reader,
+    queue: Name | None = None,
+    kind: Annotated[
+        Literal["no_match", "contended"] | None,
+        Query(description="no_match: no live node could ever; contended: none can now."),
+    ] = None,
+    order: Literal["oldest", "pending"] = "oldest",
+    limit: Limit = 100,
+) -> Any:
+    """Placement classes with leases ready, and what keeps them from running."""
+    async with caller.read() as client:
+        found = await client.pending_reasons(
+            queue=queue, kind=kind, order=order, limit=limit, shard=caller.shard
+        )
+    return {"items": found}
+
+
+@router.get("/queue-depth", response_model=list_of(QueueDepth), responses=NO_QUEUE)
+async def queue_depth(caller: Reader, queue: Name | None = None) -> Any:
+    """What waits and runs in each queue, by name."""
+    async with caller.read() as client:
+        return {"items": await client.queue_depth(queue=queue, shard=caller.shard)}
+
+
+@router.get("/throughput", response_model=list_of(Minute), responses=NO_QUEUE)
+async def throughput(
+    caller: Reader,
+    queue: Name | None = None,
+    minutes: Annotated[int, Query(ge=1, le=1440)] = 60,
+) -> Any:
+    """What ended in each of the last minutes, oldest first; the last one is not over."""
+    async with caller.read() as client:
+        found = await client.throughput(queue, minutes=minutes, shard=caller.shard)
+    return {"items": found}
+
+
+@router.get("/node-usage", response_model=list_of(NodeUsage, pages=True))
+async def node_usage(
+    *,
+    caller: Reader,
+    request: Request,
+    response: Response,
+    state: Literal["live", "silent", "cordoned", "draining"] | None = None,
+    limit: Limit = 100,
+    after: Annotated[
+        str | None,
+        Query(min_length=1, max_length=253, description="Cursor: `next` of the page before."),
+    ] = None,
+) -> Any:
+    """What nodes have and what of it is in use, by name."""
+    async with caller.read() as client:
+        found = await client.node_usage(
+            state=state, after=after, limit=limit + 1, shard=caller.shard
+        )
+    page, last = cut(found, limit)
+    if last:
+        link_next(request, response, after=last.node_name)
+    return {"items": page, "next": last.node_name if last else None}
+
+
+@router.get("/labels", response_model=list_of(TagCount))
+async def tag_distribution(
+    caller: Reader,
+    label: Annotated[str | None, Query(min_length=1, max_length=253)] = None,
+    limit: Limit = 100,
+) -> Any:
+    """How many nodes have each value of a label, or of all; the commonest first."""
+    async with caller.read() as client:
+        found = await client.tag_distribution(label=label, limit=limit, shard=caller.shard)
+    return {"items": found}
+
+
+@router.get("/classes", response_model=list_of(ClassStats, pages=True), responses=NO_QUEUE)
+async def placement_class_stats(
+    *,
+    caller: Reader,
+    request: Request,
+    response: Response,
+    queue: Name | None = None,
+    limit: Limit = 100,
+    after: Annotated[
+        int | None, Query(ge=0, le=2**63 - 1, description="Cursor: `next` of the page before.")
+    ] = None,
+) -> Any:
+    """Placement classes with what waits and runs of each, by id."""
+    async with caller.read() as client:
+        found = await client.placement_class_stats(
+            queue=queue, after=after, limit=limit + 1, shard=caller.shard
+        )
+    page, last = cut(found, limit)
+    if last:
+        link_next(request, response, after=last.class_id)
+    return {"items": page, "next": str(last.class_id) if last else None}
+
+
+@router.get(
+    "/leases/{lease_id:uuid}/history",
+    response_model=list_of(LeaseEvent),
+    responses={404: {"description": "No such lease."}},
+)
+async def lease_history(lease_id: Id, caller: LeaseReader) -> Any:
+    """The life line of a lease, oldest first."""
+    async with caller.call() as client:
+        await caller.check_lease(client, lease_id)
+        return {"items": await client.lease_history(lease_id, shard=caller.shard)}

@@ -1,0 +1,108 @@
+"""Events over HTTP: in pages, and as a stream."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.server import ServerSettings, create_app
+from tests.server.conftest import V1, Http, Token, live, ok, problem
+
+BOUND_SECONDS = 60.0
+
+
+@contextmanager
+def following(url: str, **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of a stream as they come, each with its id and data."""
+    with httpx.stream(
+        "GET", f"{url}{V1}/events/stream", timeout=BOUND_SECONDS, **options
+    ) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        assert next(lines).startswith(":")  # open, so what happens from now on will come
+        yield _events(lines)
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    found: dict[str, Any] = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "data":
+            found["data"] = json.loads(value)
+        elif name in ("id", "event"):
+            found[name] = value
+        elif not line and found:
+            yield found
+            found = {}
+
+
+@pytest.fixture
+def url(dsn: str) -> Iterator[str]:
+    """A server on a socket."""
+    with live(create_app(ServerSettings(dsn=dsn, max_streams=1))) as address:
+        yield address
+
+
+async def test_who_did_what_is_told(guarded: Http, token: Token, queue: str) -> None:
+    headers = token("operator")
+    ok(await guarded.post(f"{V1}/queues/{queue}/pause", headers=headers))
+    ok(await guarded.post(f"{V1}/queues/{queue}/resume", headers=headers))
+    me = ok(await guarded.get(f"{V1}/me", headers=headers))["actor"]
+    params = {"queue": queue, "actor": me}
+    page = ok(await guarded.get(f"{V1}/events", params=params, headers=headers))
+    assert [event["code"] for event in page["items"]] == ["queue_resumed", "queue_paused"]
+    assert {event["actor"] for event in page["items"]} == {me}
+    assert isinstance(page["items"][0]["event_id"], str)
+    params["code"] = "queue_paused"
+    [only] = ok(await guarded.get(f"{V1}/events", params=params, headers=headers))["items"]
+    assert only == page["items"][1]
+
+
+async def test_pages_both_ways(http: Http, queue: str) -> None:
+    for _ in range(2):
+        ok(await http.post(f"{V1}/queues/{queue}/pause"))
+        ok(await http.post(f"{V1}/queues/{queue}/resume"))
+
+    async def all_of(params: dict[str, Any]) -> list[str]:
+        response = await http.get(f"{V1}/events", params={"queue": queue, "limit": 2, **params})
+        seen = [event["event_id"] for event in ok(response)["items"]]
+        while link := response.links.get("next"):
+            response = await http.get(link["url"])
+            seen += [event["event_id"] for event in ok(response)["items"]]
+        return seen
+
+    newest_first = await all_of({})
+    assert len(newest_first) == 5
+    assert await all_of({"after": 0}) == newest_first[::-1]
+    assert await all_of({"after": newest_first[2]}) == newest_first[1::-1]
+
+
+def test_a_stream_tells_what_happens(url: str, sql: Client, queue: str) -> None:
+    with following(url, params={"queue": queue, "code": ["queue_paused"]}) as events:
+        sql.pause_queue(queue)
+        sql.resume_queue(queue)
+        first = next(events)
+        assert (first["event"], first["data"]["queue"]) == ("queue_paused", queue)
+        assert first["id"] == first["data"]["event_id"]
+    sql.pause_queue(queue)
+    resumed = {"Last-Event-ID": first["id"]}
+    with following(url, params={"queue": queue}, headers=resumed) as events:
+        assert [next(events)["event"] for _ in range(2)] == ["queue_resumed", "queue_paused"]
+
+
+def test_there_is_room_for_so_many(url: str) -> None:
+    with following(url):
+        refused = httpx.get(f"{url}{V1}/events/stream", timeout=BOUND_SECONDS)
+        assert problem(refused, 503)["retryable"] is True
+        assert refused.headers["retry-after"]
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "1" * 30])
+async def test_a_bad_last_id(http: Http, given: str) -> None:
+    response = await http.get(f"{V1}/events/stream", headers={"Last-Event-ID": given})
+    problem(response, 422, "QHA01")

@@ -1,0 +1,112 @@
+"""What operators ask over HTTP: why, what if, how much; and metrics."""
+
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+from tests.server.conftest import V1, Http, Token, ok, problem
+
+NOBODY = "00000000-0000-7000-8000-000000000000"
+WANTED = {"require": [{"tags": {"gpu_model": "A100"}}]}
+
+
+@pytest.fixture
+def stuck(sql: Client, queue: str) -> str:
+    """A lease that no node may run, though one is there."""
+    sql.register_node(
+        uuid4(), NodeSpec(name=f"old-{queue}", instance_id="1", labels={"gpu_model": "T4"})
+    )
+    return str(sql.spawn_lease(queue, "draw", placement=WANTED).lease_id)
+
+
+async def test_why_a_lease_waits(http: Http, stuck: str) -> None:
+    why = ok(await http.get(f"{V1}/leases/{stuck}/explanation"))
+    assert (why["lease_id"], why["state"], why["nodes_matching"]) == (stuck, "pending", 0)
+    assert "gpu_model" in why["words"]
+    assert why["headline"]
+    assert why["nearest"][0]["reasons"]
+    assert isinstance(why["class_id"], str)
+    of_class = ok(await http.get(f"{V1}/classes/{why['class_id']}/explanation"))
+    assert of_class["headline"] == why["headline"]
+    assert [lease["lease_id"] for lease in of_class["leases"]] == [stuck]
+    problem(await http.get(f"{V1}/leases/{NOBODY}/explanation"), 404, "QHL04")
+    problem(await http.get(f"{V1}/classes/{2**62}/explanation"), 404, "QHC01")
+
+
+async def test_what_would_help(http: Http, queue: str, stuck: str) -> None:
+    body = {"nodes": [{"labels": {"gpu_model": "A100"}, "count": 2}]}
+    served = ok(await http.post(f"{V1}/what-if", json=body))["items"]
+    [found] = [each for each in served if each["queue"] == queue]
+    assert (found["pending"], found["is_served_already"]) == (1, False)
+    other = {"nodes": [{"labels": {"gpu_model": "T4"}}]}
+    served = ok(await http.post(f"{V1}/what-if", json=other))["items"]
+    assert queue not in {each["queue"] for each in served}
+    problem(await http.post(f"{V1}/what-if", json={"nodes": [{"labels": 1}]}), 422, "QHA01")
+    problem(await http.post(f"{V1}/what-if", json={"nodes": []}), 422, "QHA01")
+
+
+async def test_pending_by_class(http: Http, queue: str, stuck: str) -> None:
+    [row] = ok(await http.get(f"{V1}/pending", params={"queue": queue}))["items"]
+    assert (row["pending"], row["nodes_matching"], row["nodes_free"]) == (1, 0, 0)
+    assert "gpu_model" in row["words"]
+    kinds = {"no_match": 1, "contended": 0}
+    for kind, count in kinds.items():
+        params = {"queue": queue, "kind": kind}
+        assert len(ok(await http.get(f"{V1}/pending", params=params))["items"]) == count
+    [depth] = ok(await http.get(f"{V1}/queue-depth", params={"queue": queue}))["items"]
+    assert (depth["queue"], depth["pending"], depth["running"]) == (queue, 1, 0)
+    problem(await http.get(f"{V1}/pending", params={"queue": "nowhere"}), 404, "QHQ01")
+
+
+async def test_classes_in_pages(http: Http, sql: Client, queue: str) -> None:
+    for task in "abc":
+        sql.spawn_lease(queue, task)
+    params: dict[str, str | int] = {"queue": queue, "limit": 2}
+    response = await http.get(f"{V1}/classes", params=params)
+    seen = [row["task_name"] for row in ok(response)["items"]]
+    assert len(seen) == 2
+    response = await http.get(response.links["next"]["url"])
+    seen += [row["task_name"] for row in ok(response)["items"]]
+    assert (seen, response.json()["next"]) == (["a", "b", "c"], None)
+
+
+async def test_nodes_and_labels(http: Http, stuck: str, queue: str) -> None:
+    rows = ok(await http.get(f"{V1}/node-usage", params={"state": "live", "limit": 500}))["items"]
+    [row] = [row for row in rows if row["node_name"] == f"old-{queue}"]
+    assert (row["state"], row["claims"], row["gpus"]) == ("live", 0, 0)
+    response = await http.get(f"{V1}/node-usage", params={"limit": 1})
+    assert len(ok(response)["items"]) == 1
+    values = ok(await http.get(f"{V1}/labels", params={"label": "gpu_model"}))["items"]
+    assert "T4" in {row["value"] for row in values}
+
+
+async def test_the_life_of_a_lease(http: Http, stuck: str) -> None:
+    steps = ok(await http.get(f"{V1}/leases/{stuck}/history"))["items"]
+    assert [step["event"] for step in steps][:1] == ["spawned"]
+    assert all(step["lasted"] is None or step["lasted"] >= 0 for step in steps)
+    problem(await http.get(f"{V1}/leases/{NOBODY}/history"), 404, "QHL04")
+
+
+async def test_the_life_of_anothers_lease(guarded: Http, token: Token, stuck: str) -> None:
+    headers = token("viewer", "film")
+    problem(await guarded.get(f"{V1}/leases/{stuck}/history", headers=headers), 404, "QHL04")
+
+
+async def test_throughput(http: Http, queue: str) -> None:
+    rows = ok(await http.get(f"{V1}/throughput", params={"queue": queue, "minutes": 3}))["items"]
+    assert all(row["completed"] == 0 for row in rows)
+    problem(await http.get(f"{V1}/throughput", params={"minutes": 0}), 422, "QHA01")
+
+
+async def test_metrics(http: Http, queue: str, stuck: str) -> None:
+    response = await http.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "\nhwqueue_up 1.0\n" in response.text
+    assert queue in response.text
+    openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    response = await http.get("/metrics", headers=openmetrics)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")

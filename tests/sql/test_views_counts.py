@@ -1,0 +1,175 @@
+"""Counts for operators: queues, nodes, labels, placement classes."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Row, token
+
+
+@pytest.fixture(autouse=True)
+def _own_fleet(api: Api) -> Iterator[None]:
+    """Nodes are counted: no test sees those of another."""
+    yield
+    for node in api.rows("list_nodes"):
+        api.rows("deregister_node", node=node["node_id"])
+
+
+def counted(api: Api, queue: str) -> Row:
+    """The counts of a queue."""
+    return api.row("queue_depth", queue=queue)
+
+
+def test_a_queue_counts_what_waits_and_runs(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    since = clock.now()
+    for _ in range(2):
+        api.spawn(queue)
+        clock.advance(timedelta(seconds=1))
+    api.spawn(queue, delay=60)
+    due = clock.now() + timedelta(seconds=60)
+    row = counted(api, queue)
+    assert (row["pending"], row["scheduled"], row["running"]) == (2, 1, 0)
+    assert (row["oldest_at"], row["next_at"], row["paused_at"]) == (since, due, None)
+    [claim] = api.claim(api.node(), queue)
+    row = counted(api, queue)
+    assert (row["pending"], row["running"], row["stopping"], row["expired"]) == (1, 1, 0, 0)
+    assert row["oldest_at"] == since + timedelta(seconds=1)
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    assert counted(api, queue)["stopping"] == 1
+    clock.advance(timedelta(minutes=10))
+    assert counted(api, queue)["expired"] == 1
+    api.rows("pause_queue", queue=queue)
+    assert counted(api, queue)["paused_at"] == clock.now()
+
+
+def test_an_empty_queue_is_a_row_and_a_dropped_one_is_not(api: Api) -> None:
+    queue, gone = api.queue(), api.queue()
+    api.spawn(gone)
+    api.rows("drop_queue", queue=gone, force=True)
+    names = [row["queue"] for row in api.rows("queue_depth")]
+    assert queue in names
+    assert gone not in names
+    assert names == sorted(names)
+    assert counted(api, queue)["oldest_at"] is None
+    api.refused("QHQ01", "queue_depth", queue=gone)
+
+
+def usage(api: Api, name: str) -> Row:
+    """The usage of a node."""
+    [row] = [row for row in api.rows("node_usage") if row["node_name"] == name]
+    return row
+
+
+def test_a_node_tells_what_is_in_use(api: Api) -> None:
+    queue = api.queue()
+    gpus = [{"resource_id": str(uuid4())} for _ in range(3)]
+    node = api.node(
+        rack=7,
+        slots=9,
+        capacity={"cpu_milli": 4000, "memory_mib": 1000, "license": 3},
+        gpus=gpus,
+        cores=[{"core": number} for number in range(4)],
+        cpu_isolation=["whole_core"],
+    )
+    row = usage(api, node.name)
+    assert (row["node_id"], row["rack"], row["slots"]) == (node.node_id, 7, 9)
+    assert (row["gpus"], row["gpus_free"], row["cores"], row["cores_free"]) == (3, 3, 4, 4)
+    api.spawn(queue, placement={"resources": {"cpu_milli": 2000, "license": 2, "gpu_milli": 400},
+                                "isolation": {"cpu": "whole_core"}})  # fmt: skip
+    api.claim(node, queue)
+    row = usage(api, node.name)
+    assert (row["claims"], row["cpu_milli"], row["cpu_used"]) == (1, 4000, 2000)
+    assert (row["memory_mib"], row["memory_used"]) == (1000, 0)
+    assert (row["gpus_free"], row["gpu_milli_used"], row["cores_free"]) == (2, 400, 2)
+    assert (row["custom"], row["custom_used"]) == ({"license": 3}, {"license": 2})
+
+
+def test_what_a_node_does_not_count_is_null(api: Api) -> None:
+    row = usage(api, api.node().name)
+    assert (row["cpu_milli"], row["memory_mib"], row["slots"]) == (None, None, None)
+    assert (row["cpu_used"], row["gpus"], row["gpus_free"], row["cores"]) == (0, 0, 0, 0)
+
+
+def test_the_states_of_nodes(api: Api, clock: Clock) -> None:
+    nodes = {
+        state: api.node(heartbeat_timeout="1 hour" if state != "silent" else "5 seconds")
+        for state in ("live", "silent", "cordoned", "draining")
+    }
+    clock.advance(timedelta(minutes=1))
+    api.rows("cordon_node", node=nodes["cordoned"].node_id)
+    api.rows("drain_node", node=nodes["draining"].node_id, deadline=timedelta(minutes=1))
+    for state, node in nodes.items():
+        [row] = api.rows("node_usage", state=state)
+        assert (row["node_name"], row["state"]) == (node.name, state)
+        assert row["live"] == (state != "silent")
+    assert api.refused("QHA01", "node_usage", state="broken").field == "p_state"
+
+
+def test_nodes_by_pages(api: Api) -> None:
+    names = sorted(api.node().name for _ in range(3))
+    first = api.rows("node_usage", limit=2)
+    assert [row["node_name"] for row in first] == names[:2]
+    rest = api.rows("node_usage", limit=2, after=names[1])
+    assert [row["node_name"] for row in rest] == names[2:]
+
+
+def test_labels_are_counted_by_value(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    zones: list[Any] = ["a", "a", "b", 1, ["x"]]
+    nodes = [api.node(labels={"zone": zone, "own": n}) for n, zone in enumerate(zones)]
+    api.rows("cordon_node", node=nodes[1].node_id)
+    api.running(queue, nodes[0])
+    rows = api.rows("tag_distribution", label="zone")
+    found = [(r["value"], r["nodes"], r["live"], r["claims"]) for r in rows]
+    assert found[0] == ("a", 2, 1, 1)
+    assert sorted(map(str, found[1:])) == sorted(str((v, 1, 1, 0)) for v in ("b", 1, ["x"]))
+    assert [row["value"] for row in api.rows("tag_distribution", limit=1)] == ["a"]
+    assert len(api.rows("tag_distribution", label="own")) == 5
+    clock.advance(timedelta(minutes=5))
+    assert {row["live"] for row in api.rows("tag_distribution", label="zone")} == {0}
+
+
+def test_classes_tell_what_waits_and_runs(api: Api) -> None:
+    queue = api.queue()
+    node = api.node(labels={"zone": "a"})
+    asked = {"require": [{"tags": {"zone": "a"}}]}
+    for _ in range(3):
+        api.spawn(queue, placement=asked, tenant="film")
+    api.claim(node, queue)
+    row = api.row("placement_class_stats", queue=queue)
+    assert (row["pending"], row["running"], row["profiles"]) == (2, 1, 1)
+    assert (row["tenant"], row["task_name"], row["reach"]) == ("film", "work", 1.0)
+    assert "zone" in row["words"]
+    assert row["placement"]["require"]
+    api.spawn(queue, labels={"n": "2"})
+    page = api.rows("placement_class_stats", queue=queue, limit=1)
+    assert [r["class_id"] for r in page] == [row["class_id"]]
+    [last] = api.rows("placement_class_stats", queue=queue, after=row["class_id"])
+    assert (last["pending"], last["running"], last["labels"]) == (1, 0, {"n": "2"})
+
+
+def test_nothing_runs_any_more(api: Api) -> None:
+    queue = api.queue()
+    claim = api.running(queue)
+    api.rows("complete_lease", **token(claim))
+    row = api.row("placement_class_stats", queue=queue)
+    assert (row["pending"], row["running"], row["oldest_at"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize("view", ["queue_depth", "node_usage", "tag_distribution"])
+def test_the_view_is_the_function(api: Api, view: str) -> None:
+    api.node(labels={"zone": "a"})
+    api.queue()
+    with api.conn.cursor() as cursor:
+        rows = cursor.execute(f"select * from hwqueue.{view}".encode()).fetchall()
+    assert rows == [tuple(row.values()) for row in api.rows(view)]
+
+
+@pytest.mark.parametrize("view", ["node_usage", "tag_distribution", "placement_class_stats"])
+def test_a_limit_is_a_number_of_rows(api: Api, view: str) -> None:
+    assert api.refused("QHA01", view, limit=0).field == "p_limit"
