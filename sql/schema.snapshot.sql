@@ -478,25 +478,22 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
     LANGUAGE sql STABLE
     AS $$
   with room as materialized (
-    select * from hwqueue.idle_rooms(p_none, p_now, p_shard) where p_idle
+    select r.room, r.mask from hwqueue.idle_rooms(p_none, p_now, p_shard) r where p_idle
     union all
     select hwqueue.node_headroom(n.node, u), set_bit(p_none, n.number, 1)
     from hwqueue.numbered_nodes(p_now, p_shard) n
     join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
     where not p_idle and get_bit(p_open, n.number) = 1
   ), asked as materialized (
-    select distinct a.name, a.amount from unnest(p_names, p_amounts) a(name, amount)
-  ), line as (
-    select a.name, hwqueue.amount_left(r.room, a.name) as amount, bit_or(r.mask) as mask, false as is_asked
-    from (select distinct x.name from asked x) a cross join room r group by 1, 2
-    union all
-    select a.name, a.amount, p_none, true from asked a
+    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
+  ), reached as (
+    select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, bit_or(r.mask) as mask
+    from asked a cross join room r group by 1, 2
   )
-  select l.name, l.amount, l.mask
-  from (select x.name, x.amount, x.is_asked,
-               bit_or(x.mask) over (partition by x.name order by x.amount desc, x.is_asked rows unbounded preceding) as mask
-        from line x) l
-  where l.is_asked
+  select a.name, s.amount, bit_or(coalesce(r.mask, p_none)) over (partition by a.name order by s.step desc)
+  from asked a
+  cross join lateral unnest(a.steps) with ordinality s(amount, step)
+  left join reached r on r.name = a.name and r.step = s.step
 $$;
 
 CREATE TABLE hwqueue.queue (
@@ -924,6 +921,7 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   v_entry := hwqueue.take_entry(p_lease, p_shard);
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
     update hwqueue.lease l
@@ -952,6 +950,66 @@ begin
   end if;
   return v_lease.state;
 end
+$$;
+
+CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying, room bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with ask as materialized (
+    select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+  ), node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
+  ), manner as materialized (  -- nodes that are alike in what isolation they honour
+    select row_number() over () as manner_id, m.*
+    from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
+                 bit_or(set_bit(p_none, n.number, 1)) as mask
+          from node n group by 1, 2, 3, 4) m
+  ), need as materialized (
+    select a.class_id, m.manner_id, d.name, d.amount
+    from ask a cross join manner m
+    cross join lateral (
+      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
+             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
+    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
+                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
+  ), amount as materialized (
+    select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d
+  ), enough as materialized (  -- of what is asked, all but what every node has
+    select t.name, t.amount, t.mask, r.room
+    from amount l
+    cross join lateral hwqueue.amount_masks(l.names, l.amounts, true, p_open, p_none, p_now, p_shard) t
+    join (select x.name, x.amount, x.mask as room
+          from amount y cross join lateral hwqueue.amount_masks(y.names, y.amounts, false, p_open, p_none, p_now, p_shard) x) r
+      on r.name = t.name and r.amount = t.amount
+    where t.mask <> ~p_none or r.room <> p_open
+  ), device as (  -- of classes that name devices: only nodes that have them count, and each by itself
+    select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.idle_load(n.node)) = 0
+               and not hwqueue.has_isolation_conflict(w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
+                                                      (n.node).gpu_ids, (n.node).gpu_parents)), p_none) as mask,
+           coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
+             where hwqueue.class_shortage(w.class, n.node, hwqueue.read_load((n.node).node_id, p_shard)) = 0), p_none) & p_open as room
+    from (select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)) w
+    join (select i.id, x.number, x.node from node x cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)) n on n.id = w.id
+    group by w.class_id
+  )
+  select a.class_id, 'isolation', ~bit_or(m.mask), null::bit varying
+  from ask a cross join manner m
+  -- asked only where there may be something: most classes and nodes know no isolation
+  where ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null or m.gpu_share_mode <> 'fractional')
+    and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
+  group by a.class_id
+  union all
+  -- in no manner short of anything
+  select c.class_id, 'capacity', ~bit_or(m.mask & ~c.mask), ~bit_or(m.mask & ~c.room) & p_open
+  from (select d.class_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
+        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
+  join manner m on m.manner_id = c.manner_id
+  group by c.class_id
+  union all
+  select a.class_id, 'device', coalesce(d.mask, p_none), coalesce(d.room, p_none)
+  from ask a left join device d on d.class_id = a.class_id
+  where (a.class).gpu_wanted <> '{}'
 $$;
 
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
@@ -1710,19 +1768,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.class_asks(p_class_ids bigint[], p_shard integer) RETURNS TABLE(ask_id bigint, class_ids bigint[], class hwqueue.placement_class)
-    LANGUAGE sql STABLE
-    AS $$
-  select c.class_id, a.class_ids, c
-  from (
-    select min(x.class_id) as class_id, array_agg(x.class_id) as class_ids
-    from hwqueue.placement_class x
-    where x.shard_id = p_shard and x.class_id = any (p_class_ids)
-    group by x.required, x.tolerate, x.cpu_milli, x.memory_mib, x.gpu_count, x.gpu_milli, x.gpu_wanted, x.custom, x.cpu_isolation, x.gpu_exclusivity
-  ) a
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = a.class_id
-$$;
-
 CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) RETURNS bytea
     LANGUAGE sql STABLE
     AS $$
@@ -1732,122 +1777,68 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, nodes_near integer, room bit varying, code text, message text)
-    LANGUAGE plpgsql STABLE
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, room bit varying, part text, expr jsonb, node_number integer, nodes_near integer, nodes_meeting integer)
+    LANGUAGE sql STABLE
     AS $$
-declare
-  v_none bit varying;
-  v_open bit varying;
-  v_live bit varying;
-begin
-  select repeat('0', count(*)::int)::bit varying, coalesce(string_agg(n.is_open::int::text, '' order by n.number), '')::bit varying,
-         coalesce(string_agg(n.is_live::int::text, '' order by n.number), '')::bit varying
-  into v_none, v_open, v_live
-  from hwqueue.numbered_nodes(p_now, p_shard) n;
-  return query
-    with part as materialized (
-      select row_number() over () as nr, p.* from hwqueue.class_parts(p_class_ids, v_open, v_none, p_now, p_shard) p
-    ), fit as materialized (
-      select a.ask_id, a.class_ids, a.class, coalesce(f.mask, ~v_none) as mask, coalesce(f.room, ~v_none) & v_open as room, coalesce(f.is_known, true) as is_known
-      from hwqueue.class_asks(p_class_ids, p_shard) a
-      left join (
-        select p.ask_id, bit_and(p.mask) as mask, bit_and(coalesce(p.room, p.mask)) as room, bool_and(p.mask is not null) as is_known
-        from part p group by p.ask_id) f on f.ask_id = a.ask_id
-    ), unmet as materialized (  -- for each part, the live nodes that meet all others
-      select p.nr, p.ask_id, bit_count(coalesce(bit_and(o.mask), ~v_none) & v_open) as near, position(B'1' in coalesce(bit_and(o.mask), ~v_none) & v_open) as first
-      from fit f
-      join part p on p.ask_id = f.ask_id
-      left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
-      where bit_count(f.mask & v_open) = 0 and p.mask is not null
-      group by p.nr, p.ask_id
-    ), worst as (
-      select distinct on (u.ask_id) u.ask_id, u.near, p.part, p.expr, bit_count(p.mask & v_open) as meeting,
-             case when u.near > 0 then u.first else position(B'1' in ~p.mask & v_open) end - 1 as number
-      from unmet u join part p on p.nr = u.nr
-      order by u.ask_id, u.near desc, bit_count(p.mask & v_open), p.nr
-    )
-    select c.class_id, case when f.is_known or bit_count(f.mask & v_open) = 0 then bit_count(f.mask & v_open)::int end,
-           bit_count(f.mask & v_live & ~v_open)::int, bit_count(f.mask & ~v_live)::int, coalesce(w.near, 0)::int, f.room::bit varying, r.code,
-           case when w.near > 0 then format('%s live nodes would do but for one thing: on %s, %s', w.near, (n.node).name, r.message)
-                when w.meeting = 0 then format('no live node will do: on %s, %s', (n.node).name, r.message)
-                else format('no live node has all that is asked, and only %s have this: on %s, %s', w.meeting, (n.node).name, r.message) end
-    from fit f
-    cross join lateral unnest(f.class_ids) c(class_id)
-    left join worst w on w.ask_id = f.ask_id
-    left join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = w.number
-    left join lateral hwqueue.part_reason(w.part, w.expr, f.class, n.node, n.attested) r on true;
-end
+  with ask as materialized (  -- classes that ask the same, and one of them to speak for all
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
+    from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    group by c.required, c.tolerate, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+  ), list as materialized (  -- the requirements of many
+    select distinct a.required from ask a
+  ), required as materialized (
+    select l.required, e.value as expr from list l cross join lateral jsonb_array_elements(l.required) e
+  ), met as materialized (
+    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_none, p_now, p_shard) e
+  ), listed as materialized (
+    select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known from required r join met m on m.expr = r.expr group by r.required
+  ), tolerated as materialized (
+    select t.tolerate, t.mask from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), p_none, p_now, p_shard) t
+  ), capacity as materialized (
+    select c.* from hwqueue.capacity_parts(array(select a.ask_id from ask a), p_open, p_none, p_now, p_shard) c
+  ), able as (
+    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask)) as room from capacity c group by c.class_id
+  ), fit as materialized (
+    select f.*, bit_count(f.mask & p_open)::int as matching
+    from (
+      select a.ask_id, a.class_ids, a.required, a.tolerate, coalesce(l.mask, ~p_none) & t.mask & coalesce(c.mask, ~p_none) as mask,
+             coalesce(l.mask, ~p_none) & t.mask & coalesce(c.room, ~p_none) & p_open as room, coalesce(l.is_known, true) as is_known
+      from ask a
+      join tolerated t on t.tolerate = a.tolerate
+      left join listed l on l.required = a.required
+      left join able c on c.class_id = a.ask_id) f
+  ), part as materialized (
+    select row_number() over () as nr, p.*
+    from (
+      select f.ask_id, 'require' as part, r.expr, m.mask from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
+      union all
+      select f.ask_id, 'taints', null, t.mask from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~p_none
+      union all
+      select f.ask_id, c.part, null, c.mask from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
+    ) p
+    where p.mask is not null
+  ), unmet as (  -- for each part, the live nodes that meet all others
+    select p.nr, coalesce(bit_and(o.mask), ~p_none) & p_open as others
+    from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
+    group by p.nr
+  ), worst as materialized (
+    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near, bit_count(p.mask & p_open)::int as meeting
+    from unmet u join part p on p.nr = u.nr
+    order by p.ask_id, bit_count(u.others) desc, bit_count(p.mask & p_open), p.nr
+  )
+  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, bit_count(f.mask & p_live & ~p_open)::int,
+         bit_count(f.mask & ~p_live)::int, f.room::bit varying, w.part, w.expr,
+         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
+  from fit f
+  cross join lateral unnest(f.class_ids) c(class_id)
+  left join worst w on w.ask_id = f.ask_id
 $$;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
-$$;
-
-CREATE FUNCTION hwqueue.class_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(ask_id bigint, part text, expr jsonb, mask bit varying, room bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with ask as materialized (
-    select a.ask_id, a.class from hwqueue.class_asks(p_class_ids, p_shard) a
-  ), node as materialized (
-    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
-  ), required as materialized (
-    select a.ask_id, e.value as expr from ask a cross join lateral jsonb_array_elements((a.class).required) e
-  ), manner as materialized (  -- nodes that are alike in what isolation they honour
-    select row_number() over () as manner_id, m.*
-    from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
-                 bit_or(set_bit(p_none, n.number, 1)) as mask
-          from node n group by 1, 2, 3, 4) m
-  ), need as materialized (
-    select a.ask_id, m.manner_id, d.name, d.amount
-    from ask a cross join manner m
-    cross join lateral (
-      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
-             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
-    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
-                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
-  ), enough as materialized (
-    select t.name, t.amount, t.mask, r.mask as room
-    from (select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d) l
-    cross join lateral hwqueue.amount_masks(l.names, l.amounts, true, p_open, p_none, p_now, p_shard) t
-    join lateral hwqueue.amount_masks(l.names, l.amounts, false, p_open, p_none, p_now, p_shard) r on r.name = t.name and r.amount = t.amount
-  ), device as (  -- of classes that name devices: only nodes that have them count, and each by itself
-    select w.ask_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
-             where hwqueue.class_shortage(w.class, n.node, hwqueue.idle_load(n.node)) = 0
-               and not hwqueue.has_isolation_conflict(w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
-                                                      (n.node).gpu_ids, (n.node).gpu_parents)), p_none) as mask,
-           coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
-             where hwqueue.class_shortage(w.class, n.node, hwqueue.read_load((n.node).node_id, p_shard)) = 0), p_none) as room
-    from (select a.ask_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)) w
-    join (select i.id, x.number, x.node from node x cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)) n on n.id = w.id
-    group by w.ask_id
-  )
-  select r.ask_id, 'require', r.expr, e.mask, null::bit varying
-  from required r
-  join hwqueue.expr_masks(array(select distinct x.expr from required x), p_none, p_now, p_shard) e on e.expr = r.expr
-  union all
-  select a.ask_id, 'taints', null, t.mask, null
-  from ask a
-  join hwqueue.toleration_masks(array(select distinct (x.class).tolerate from ask x), p_none, p_now, p_shard) t on t.tolerate = (a.class).tolerate
-  union all
-  select a.ask_id, 'isolation', null, bit_or(case when i.is_met then m.mask else p_none end), null
-  from ask a cross join manner m
-  cross join lateral (
-    -- the first for most, and cheap
-    select (a.class).cpu_isolation is null and (a.class).gpu_exclusivity is null and m.gpu_share_mode = 'fractional'
-           or not hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}') as is_met) i
-  group by a.ask_id having not bool_and(i.is_met)
-  union all
-  select c.ask_id, 'capacity', null, bit_or(c.mask & m.mask), bit_or(c.room & m.mask)
-  from (select d.ask_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
-        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
-  join manner m on m.manner_id = c.manner_id
-  group by c.ask_id
-  union all
-  select a.ask_id, 'device', null, coalesce(d.mask, p_none), coalesce(d.room, p_none)
-  from ask a left join device d on d.ask_id = a.ask_id
-  where (a.class).gpu_wanted <> '{}'
 $$;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -2326,8 +2317,7 @@ begin
   end if;
   begin
     insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user),
-            p_expires_at);
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), p_expires_at);
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
@@ -2429,62 +2419,72 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-  with waiting as materialized (
-    select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
-                or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
-    from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
-  ), asked as materialized (
-    select coalesce(array_agg(w.class_id), '{}') as class_ids, (
-             select repeat('0', count(*)::int)::bit varying from hwqueue.numbered_nodes(p_now, p_shard)) as none
-    from waiting w where w.is_judged
-  ), judged as materialized (
-    select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                            when bit_count(f.room & coalesce(t.mask, ~a.none)) = 0 then 'contended' end as reason
-    from asked a
-    cross join lateral hwqueue.class_fits(a.class_ids, p_now, p_shard) f
-    left join hwqueue.untaken_masks(a.class_ids, a.none, p_now, p_shard) t on t.class_id = f.class_id
-  ), unmet as materialized (
-    select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
-           w.pending * c.memory_mib * 1048576 as memory_bytes,
-           w.pending * case when c.gpu_milli > 0 then c.gpu_milli / 1000.0 else c.gpu_count end as gpus,
-           row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
-    from judged j
-    join waiting w on w.class_id = j.class_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
-    where j.reason is not null
-  ), shown as (
-    select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores, u.memory_bytes, u.gpus
-    from unmet u where u.place <= 50
+declare
+  v_none bit varying;
+  v_live bit varying;
+  v_open bit varying;
+begin
+  -- as class_fits wants it
+  select repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
+         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
+  into v_none, v_live, v_open
+  from (select x.number, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(p_now, p_shard) x offset 0) n;
+  return query
+    with waiting as materialized (
+      select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
+                  or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
+      from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
+    ), ids as materialized (
+      select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
+    ), judged as materialized (
+      select f.class_id, case when f.nodes_matching = 0 then 'no_match'
+                              when bit_count(f.room & coalesce(t.mask, f.room)) = 0 then 'contended' end as reason
+      from ids
+      cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, p_now, p_shard) f
+      left join hwqueue.untaken_masks(ids.class_ids, v_none, p_now, p_shard) t on t.class_id = f.class_id
+    ), unmet as materialized (
+      select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
+             w.pending * c.memory_mib * 1048576 as memory_bytes,
+             w.pending * case when c.gpu_milli > 0 then c.gpu_milli / 1000.0 else c.gpu_count end as gpus,
+             row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
+      from judged j
+      join waiting w on w.class_id = j.class_id
+      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j.class_id
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+      where j.reason is not null
+    ), shown as (
+      select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores, u.memory_bytes, u.gpus
+      from unmet u where u.place <= 50
+      union all
+      select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes), sum(u.gpus)
+      from unmet u where u.place > 50 group by u.reason
+    )
+    select s.name, jsonb_build_object('queue', d.queue, 'class', d.class, 'reason', d.reason), s.value
+    from shown d
+    cross join lateral (values
+      ('hwqueue_unmet_leases', d.pending::double precision),
+      ('hwqueue_unmet_oldest_seconds', hwqueue.seconds_since(d.oldest_at, p_now)),
+      ('hwqueue_unmet_cpu_cores', d.cpu_cores),
+      ('hwqueue_unmet_memory_bytes', d.memory_bytes),
+      ('hwqueue_unmet_gpus', d.gpus)
+    ) s(name, value)
     union all
-    select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes), sum(u.gpus)
-    from unmet u where u.place > 50 group by u.reason
-  )
-  select s.name, jsonb_build_object('queue', d.queue, 'class', d.class, 'reason', d.reason), s.value
-  from shown d
-  cross join lateral (values
-    ('hwqueue_unmet_leases', d.pending::double precision),
-    ('hwqueue_unmet_oldest_seconds', hwqueue.seconds_since(d.oldest_at, p_now)),
-    ('hwqueue_unmet_cpu_cores', d.cpu_cores),
-    ('hwqueue_unmet_memory_bytes', d.memory_bytes),
-    ('hwqueue_unmet_gpus', d.gpus)
-  ) s(name, value)
-  union all
-  select 'hwqueue_unmet_class_info',
-         jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement', left(hwqueue.class_words(c), 200)), 1
-  from unmet u
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-  where u.place <= 50
-  union all
-  select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w where not w.is_judged
-  union all
-  select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name), coalesce(sum(u.pending), 0)
-  from hwqueue.queue q
-  left join unmet u on u.queue = q.name and u.reason = 'no_match'
-  where q.shard_id = p_shard and q.dropped_at is null
-  group by q.name
+    select 'hwqueue_unmet_class_info',
+           jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement', left(hwqueue.class_words(c), 200)), 1
+    from unmet u
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    where u.place <= 50
+    union all
+    select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w where not w.is_judged
+    union all
+    select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name), coalesce(sum(u.pending), 0)
+    from hwqueue.queue q
+    left join unmet u on u.queue = q.name and u.reason = 'no_match'
+    where q.shard_id = p_shard and q.dropped_at is null
+    group by q.name;
+end
 $$;
 
 CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -2730,8 +2730,9 @@ begin
     select c.* from hwqueue.claim c
     where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch order by c.lease_id for update
   loop
+    -- the clock again, now that claims are locked (oldest_ender)
     perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
-      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
+      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -3152,13 +3153,15 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
     from asked a
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
+  ), sought as materialized (
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= 100000
   ), met as (
     select w.id, bit_or(k.mask) as mask
-    from work w
-    cross join lateral unnest(w.anchors) a(anchor)
-    join anchored c on c.sight_id = w.sight_id and c.anchor = a.anchor
+    from sought s
+    join anchored c on c.sight_id = s.sight_id and c.anchor = s.anchor
     join kind k on k.kind_id = c.kind_id
-    where w.so_far <= 100000 and hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
+    join work w on w.id = s.id
+    where hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
     group by w.id
   ), known as materialized (  -- by id, if any is named
     select n.number, i.id
@@ -3169,7 +3172,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
            bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
              (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
     from work w
-    cross join lateral unnest(w.ids) i(id)
+    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
     join known k on k.id = i.id
     join node n on n.number = k.number
     group by w.id
@@ -3605,9 +3608,11 @@ CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node
     LANGUAGE plpgsql
     AS $$
 declare
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_done int[];
 begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  v_now := hwqueue.clock();
   with item as (
     select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
     from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
@@ -4372,7 +4377,7 @@ CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
 $$;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
 CREATE FUNCTION hwqueue.is_plain_batch(p_settle jsonb) RETURNS boolean
@@ -5041,12 +5046,12 @@ begin
       cross join lateral (values (a.claimed_at, 3, 'claimed', null), (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
       where a.shard_id = p_shard and a.lease_id = p_lease
       union all
-      select l.available_at, 2, 'scheduled', null, null, null, null
+      select l.available_at, 5, 'scheduled', null, null, null, null
       from hwqueue.lease l
       join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id and d.available_at = l.available_at and d.lease_id = l.lease_id
       where l.shard_id = p_shard and l.lease_id = p_lease
       union all
-      select r.eligible_at, 2, 'ready', null, null, null, null
+      select r.eligible_at, 5, 'ready', null, null, null, null
       from hwqueue.lease l
       join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
         and r.position = l.position and r.lease_id = l.lease_id
@@ -5057,16 +5062,16 @@ begin
       union all
       select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
       from hwqueue.lease l
-      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 5, l.state, l.error)) x(at, turn, event, detail)
+      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 6, l.state, l.error)) x(at, turn, event, detail)
       where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
-        and (x.turn = 5 or l.state = 'completed')
+        and (x.turn = 6 or l.state = 'completed')
     )
     select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
-           case when s.turn < 5 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
+           case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
     from step s
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
-    window o as (order by s.at, s.turn)
-    order by s.at, s.turn;
+    window o as (order by s.at, coalesce(s.claim_token, case when s.turn > 1 then 9223372036854775807 else 0 end), s.turn)
+    order by 3;
 end
 $$;
 
@@ -5734,6 +5739,8 @@ CREATE TABLE hwqueue.reap_mark (
     estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
     counted_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    count_noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    count_noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
     watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     watched_class bigint DEFAULT 0 NOT NULL
 )
@@ -5752,6 +5759,8 @@ COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below thi
 COMMENT ON COLUMN hwqueue.reap_mark.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
 
 COMMENT ON COLUMN hwqueue.reap_mark.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
+
+COMMENT ON COLUMN hwqueue.reap_mark.count_noted_before IS 'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
 
 COMMENT ON COLUMN hwqueue.reap_mark.watched_node IS 'how far nodes have been looked at; likewise watched_class';
 
@@ -7190,16 +7199,30 @@ CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, 
   order by e.ended_at offset p_n - 1 limit 1
 $$;
 
-CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean, is_open boolean)
+CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE
     AS $$
   select (row_number() over (order by n.node_id))::int - 1, n,
          case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
-         l.is_live, l.is_live and n.cordoned_at is null
+         hwqueue.is_live(n, s, p_now)
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-  cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
   where n.shard_id = p_shard and n.deregistered_at is null
+$$;
+
+CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
+    LANGUAGE sql
+    AS $$
+  select coalesce((
+    select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
+    where not exists (
+      select from pg_locks l
+      where l.locktype = 'transactionid' and l.transactionid = r.xid::xid and l.mode = 'ExclusiveLock' and l.granted
+        and l.virtualtransaction not in (
+          select c.virtualtransaction from pg_locks c
+          where c.locktype = 'relation' and c.relation = 'hwqueue.claim'::regclass and c.mode <> 'AccessShareLock' and c.granted
+            and c.database = (select d.oid from pg_database d where d.datname = current_database())))
+    order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
 $$;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
@@ -7672,30 +7695,33 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[], OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+  v_idle hwqueue.node_load;
 begin
-  if p_node.node_id is null then
-    return;
+  if p_part = 'require' then
+    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
+                                hwqueue.attested_at(p_node, p_now));
+    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+  elsif p_part = 'taints' then
+    code := 'untolerated_taint';
+    message := case when p_tells then
+      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+  elsif p_part in ('isolation', 'device') then
+    select c.code, c.message into code, message
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+    limit 1;
   end if;
-  case p_part
-    when 'require' then
-      code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested);
-      message := hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels);
-    when 'taints' then
-      code := 'untolerated_taint';
-      message := hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}');
-    else
-      select c.code, c.message into code, message
-      from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
-      limit 1;
-      if not found then
-        code := 'insufficient_capacity';
-        message := format('not enough %s: the node never has as much',
-          hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)), p_class, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))));
-      end if;
-  end case;
+  if code is null and p_node.node_id is not null then
+    code := 'insufficient_capacity';
+    if p_tells then
+      v_idle := hwqueue.idle_load(p_node);
+      message := format('not enough %s: the node never has as much',
+        hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, v_idle), p_class, hwqueue.node_headroom(p_node, v_idle)));
+    end if;
+  end if;
 end
 $$;
 
@@ -7791,7 +7817,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
@@ -7812,7 +7838,10 @@ begin
     message := format('%s nodes would do, but give no sign of life', p_silent);
   elsif p_matching = 0 then
     code := p_code;
-    message := p_message;
+    message := case
+      when p_near > 0 then format('%s live nodes would do but for one thing: on %s, %s', p_near, p_node, p_message)
+      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
+      else format('no live node has all that is asked, and only %s have this: on %s, %s', p_meeting, p_node, p_message) end;
   elsif p_with_room = 0 then
     code := 'nodes_support_but_contended';
     message := format('%s nodes match, and none has room now', coalesce(p_matching::text, 'some'));
@@ -7839,14 +7868,17 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   v_now timestamptz := hwqueue.clock();
+  v_ids uuid[];
   v_none bit varying;
-  v_open int;
-  v_live int;
+  v_live bit varying;
+  v_open bit varying;
 begin
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
-  select repeat('0', count(*)::int)::bit varying, count(*) filter (where n.is_open), count(*) filter (where n.is_live) into v_none, v_open, v_live
-  from hwqueue.numbered_nodes(v_now, p_shard) n;
+  select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
+         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
+  into v_ids, v_none, v_live, v_open
+  from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
   return query
     with waiting as materialized (
       select g.*
@@ -7857,26 +7889,32 @@ begin
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w
+    ), fit as materialized (
+      select f.* from ids cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, v_now, p_shard) f
+    ), untaken as materialized (
+      select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
     ), chosen as materialized (
-      select w.class_id, w.pending, w.oldest_at, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.nodes_near, f.code, f.message,
-             bit_count(f.room)::int as with_room, case when t.mask is null then bit_count(f.room) else bit_count(f.room & t.mask) end::int as free,
-             t.code as conflict
-      from ids
-      cross join lateral hwqueue.class_fits(ids.class_ids, v_now, p_shard) f
-      join waiting w on w.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t on t.class_id = f.class_id
+      select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
+      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(f.room & coalesce(t.mask, f.room))::int as free,
+                   t.code as conflict
+            from fit f
+            join waiting w on w.class_id = f.class_id
+            left join untaken t on t.class_id = f.class_id) k
+      where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
+      order by turn limit p_limit
     )
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), coalesce(c.placement -> 'resources', '{}'),
-           w.pending, w.oldest_at, h.code, h.code is not null and w.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'),
-           h.message, w.nodes_matching, w.free, w.nodes_near
-    from (select x.* from chosen x
-          where p_kind is null or p_kind = 'no_match' and x.nodes_matching = 0 or p_kind = 'contended' and x.nodes_matching > 0 and x.free = 0
-          order by case when p_order = 'pending' then -x.pending end, x.oldest_at, x.class_id limit p_limit) w
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
+           k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
+    from chosen k
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    cross join lateral hwqueue.pending_headline(w.nodes_matching, w.nodes_cordoned, w.nodes_silent, w.with_room, w.free, w.code, w.message, w.conflict,
-      bit_length(v_none), v_open, v_live, q.paused_at, case when c.preferred <> '[]' then w.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
-    order by case when p_order = 'pending' then -w.pending end, w.oldest_at, c.class_id;
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
+    cross join lateral hwqueue.pending_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
+      k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
+      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+    order by k.turn;
 end
 $$;
 
@@ -8058,7 +8096,7 @@ begin
     where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
     order by c.class_id limit p_limit);
   return query
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, hwqueue.class_words(c), c.labels, c.placement, c.anchors, c.patience,
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end, c.labels, c.placement, c.anchors, c.patience,
            coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
     from hwqueue.placement_class c
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
@@ -8830,6 +8868,7 @@ declare
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
   v_estimated record;
+  v_counted record;
   v_postponed int;
   v_scheduled int;
   v_stays int;
@@ -8839,7 +8878,9 @@ begin
   reaches := 0;
   if p_holds then
     -- first: it only reads, and what the others lock is held to the end
-    select r.counted_to, r.more into v_from.counted_to, v_uncounted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
+    select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
+    v_from := v_counted.mark;
+    v_uncounted := v_counted.more;
     if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';
@@ -8896,7 +8937,7 @@ begin
     limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, p_now, p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -8918,6 +8959,7 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   delete from hwqueue.ready r using unnest(v_late) v
   where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
   return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
@@ -8962,6 +9004,7 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
   return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
@@ -9756,7 +9799,7 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
     AS $$
 begin
   update hwqueue.api_token t
-  set revoked_at = hwqueue.clock(), revoked_by = coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user)
+  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting()
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
   if found then
     return true;
@@ -9770,24 +9813,35 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT counted_to timestamp with time zone, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_own xid8 := pg_current_xact_id();
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
-  v_safe timestamptz := case when v_oldest_running >= v_own then p_now
-                             when v_oldest_running >= p_mark.noted_before then p_mark.noted_at else '-infinity' end;
+  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
+  v_safe timestamptz := '-infinity';
   v_left int := p_limit;
   v_first timestamptz;
   v_until timestamptz;
 begin
-  counted_to := p_mark.counted_to;
+  mark := p_mark;
   more := false;
-  while counted_to < v_safe loop
-    v_first := hwqueue.nth_ended(1, counted_to, v_safe, p_shard);
+  if v_oldest < p_mark.count_noted_before then
+    v_oldest := hwqueue.oldest_ender();  -- it takes longer, and is rarely needed
+  end if;
+  if v_oldest >= v_own then
+    v_safe := p_now;
+  elsif v_oldest >= p_mark.count_noted_before then
+    v_safe := p_mark.count_noted_at;
+  end if;
+  if v_oldest >= p_mark.count_noted_before or v_own < p_mark.count_noted_before then  -- used up, or of another server
+    mark.count_noted_at := p_now;
+    mark.count_noted_before := v_own;
+  end if;
+  while mark.counted_to < v_safe loop
+    v_first := hwqueue.nth_ended(1, mark.counted_to, v_safe, p_shard);
     if v_first is null then
-      counted_to := v_safe;
+      mark.counted_to := v_safe;
       exit;
     end if;
     more := v_left <= 0;
@@ -9796,9 +9850,9 @@ begin
     -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
     v_left := v_left - hwqueue.count_ended(v_first, v_until, p_shard);
-    counted_to := v_until;
+    mark.counted_to := v_until;
   end loop;
-  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < counted_to;
+  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < mark.counted_to;
 end
 $$;
 
@@ -10198,6 +10252,7 @@ begin
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
   perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   loop
     -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
     select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
@@ -10226,6 +10281,7 @@ begin
     state := 'claimed';
     return;
   end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   select s.verdict, s.state into verdict, state
   from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
 end
@@ -10665,7 +10721,7 @@ begin
   return query
     select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
     from (
-      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_open) as live, coalesce(sum(c.claims), 0) as claims
+      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live, coalesce(sum(c.claims), 0) as claims
       from hwqueue.numbered_nodes(v_now, p_shard) n
       left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard group by r.node_id) c on c.node_id = (n.node).node_id
       group by 1
@@ -11384,15 +11440,16 @@ $$;
 CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
     LANGUAGE sql STABLE
     AS $$
-  with tainted as materialized (  -- profiles that differ in taints
+  with tainted as materialized (
     select p.taints, bit_or(set_bit(p_none, n.number, 1)) as mask
-    from hwqueue.numbered_nodes(p_now, p_shard) n
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = (n.node).profile_id
+    from hwqueue.profile p
+    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).profile_id = p.profile_id
+    where p.shard_id = p_shard and p.taints <> '[]'
     group by p.taints
   )
-  select t, coalesce(bit_or(x.mask), p_none)
+  select t, ~coalesce(bit_or(x.mask), p_none)
   from unnest(p_tolerate) t
-  left join tainted x on x.taints = '[]' or hwqueue.barring_taints(x.taints, t) = '[]'
+  left join tainted x on hwqueue.barring_taints(x.taints, t) <> '[]'
   group by t
 $$;
 
@@ -13553,6 +13610,8 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
@@ -13622,15 +13681,11 @@ REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_asks(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -14169,6 +14224,8 @@ REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time
 
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
@@ -14201,7 +14258,7 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_attested text[], OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -14211,7 +14268,7 @@ GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -14394,7 +14451,7 @@ GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_s
 REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT counted_to timestamp with time zone, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
