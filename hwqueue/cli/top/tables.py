@@ -148,7 +148,7 @@ PENDING: Table[PendingReason] = Table(
         ),
         Column("free", lambda row, _: count(row.nodes_free), lambda row: row.nodes_free, True),
         Column("queue", lambda row, _: row.queue, lambda row: row.queue),
-        Column("asks for", lambda row, _: row.words, lambda row: row.words),
+        Column("asks for", lambda row, _: row.words or "-", lambda row: row.words or ""),
     ),
     "nothing waits",
 )
