@@ -48,6 +48,16 @@ begin
 end
 $$;
 
+-- What runs of a term in all.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) returns bigint
+language plpgsql stable
+as $$
+begin
+  return (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+end
+$$;
+
 -- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count for away, capacity and exclusivity, no
 -- longer for toward and spread. With a null domain those of all domains.
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -81,7 +91,7 @@ begin
     return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
                      from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
-    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+    v_held := hwqueue.read_total(p_term_id, p_shard);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
