@@ -22,7 +22,7 @@ begin
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
       if places <> '{}' and v_checked <> '{}' then
-        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard);
+        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, true, p_now, p_shard);
         places := v_first.kept;
       end if;
     elsif cardinality(v_checked) <= 200 or not p_state.meets_blocked then  -- else too many to ask about here

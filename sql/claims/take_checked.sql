@@ -51,14 +51,20 @@ as $$
 declare
   v_best record;
 begin
-  v_best := hwqueue.take_best(p_classes, p_scores, p_queue_ids, p_limit, p_window, p_probe, p_now, p_shard);
-  score := v_best.score;
-  first := hwqueue.enter_first(v_best.places, p_checked, p_node, p_now, p_shard);
-  if first.blocked <> '{}' then
-    perform hwqueue.give_up();
-  end if;
-exception when sqlstate 'HWX01' then
-  null;
+  for v_exact in 0 .. 1 loop
+    begin
+      v_best := hwqueue.take_best(p_classes, p_scores, p_queue_ids, p_limit, p_window, p_probe, p_now, p_shard);
+      score := v_best.score;
+      first := hwqueue.enter_first(v_best.places, p_checked, p_node, v_exact = 1, p_now, p_shard);
+      if first.blocked <> '{}' then
+        perform hwqueue.give_up();
+      end if;
+    exception when sqlstate 'HWX01' then
+      null;
+    end;
+    exit when first.unlooked is null;
+    perform hwqueue.look_around(first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+  end loop;
 end
 $$;
 
@@ -73,14 +79,21 @@ declare
   v_places tid[];
   v_first hwqueue.first_entered;
 begin
-  v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
-                                 p_without, p_room, p_limit, p_now, p_shard);
-  v_first := hwqueue.enter_first(v_places, hwqueue.checked_at_front(p_state.profile_id, p_queue_id, p_shard), p_state.node_id, p_now, p_shard);
-  if v_first.blocked <> '{}' then
-    perform hwqueue.give_up();
-  end if;
-  return v_first;
-exception when sqlstate 'HWX01' then
+  for v_exact in 0 .. 1 loop
+    begin
+      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
+                                     p_without, p_room, p_limit, p_now, p_shard);
+      v_first := hwqueue.enter_first(v_places, hwqueue.checked_at_front(p_state.profile_id, p_queue_id, p_shard), p_state.node_id,
+                                     v_exact = 1, p_now, p_shard);
+      if v_first.blocked <> '{}' then
+        perform hwqueue.give_up();
+      end if;
+    exception when sqlstate 'HWX01' then
+      null;
+    end;
+    exit when v_first.unlooked is null;
+    perform hwqueue.look_around(v_first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+  end loop;
   return v_first;
 end
 $$;

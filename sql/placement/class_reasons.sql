@@ -65,7 +65,8 @@ as $$
     from known f
     cross join jsonb_array_elements(p_class.spread) with ordinality s
     cross join lateral (
-      select hwqueue.spread_reason(s.value, p_class, f.facts, p_recount #> array['spread', (s.ordinality - 1)::text],
+      select hwqueue.spread_reason(s.value, p_class, f.facts, coalesce(p_recount #> array['spread', (s.ordinality - 1)::text],
+        case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end),
                                    p_now, p_shard) as code) u
     where u.code is not null
     union all

@@ -3,7 +3,7 @@
 --   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the term's leases}]
 
 -- Adds a claim's counts (p_sign 1) or takes them away (-1). A row is updated in place 32 times, then written anew: under an old
--- snapshot every version must be passed.
+-- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
 -- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns void
 language plpgsql volatile
@@ -17,19 +17,21 @@ begin
            p_sign * (c.value ->> 'h')::int as holders
     from jsonb_array_elements(p_counted) c
   loop
-    select k.ctid as place, k.leases, k.holders, k.updates into v_row
+    select k.ctid as place, k.leases, k.holders, k.updates, k.dropped_xid into v_row
     from hwqueue.term_count k
     where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
     limit 1 for no key update skip locked;
     if found and v_row.updates < 32 then
       update hwqueue.term_count k
-      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1
+      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1,
+          dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
       where k.ctid = v_row.place;
     else
       delete from hwqueue.term_count k where k.ctid = v_row.place;
-      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates)
+      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
       select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
-             v_count.holders + coalesce(v_row.holders, 0), 0
+             v_count.holders + coalesce(v_row.holders, 0), 0,
+             case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
       from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
     end if;
   end loop;
