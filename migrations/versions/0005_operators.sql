@@ -79,3 +79,21 @@ create table hwqueue.spread_floor (
 );
 comment on table hwqueue.spread_floor is 'the fewest leases of a max_skew term in one of the places of spread_fleet, when somebody last looked; the newest row counts';
 comment on column hwqueue.spread_floor.lowest is 'up to 64 of the places that had so few';
+
+-- engine: patience asks the fleet once, not at each claim
+drop function if exists hwqueue.waits_for(hwqueue.placement_class, hwqueue.node, timestamptz, timestamptz, int);
+drop function if exists hwqueue.extreme_affinity(hwqueue.placement_class, double precision, int, timestamptz, int);
+create table hwqueue.class_range (
+  shard_id int not null,
+  class_id bigint not null,
+  range_id bigint generated always as identity,
+  best double precision,
+  worst double precision,
+  live_until timestamptz not null,
+  unseen xid8[] not null,
+  next_xid xid8 not null,
+  primary key (shard_id, class_id, range_id)
+);
+comment on table hwqueue.class_range is
+  'how well the best and the worst of the live nodes that could run a class suit it, when somebody last looked; the newest row counts';
+comment on column hwqueue.class_range.live_until is 'until then those two live; unseen and next_xid: as in spread_fleet';

@@ -29,7 +29,7 @@ $$;
 -- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by them is
 -- judged anew. The new generation follows from the row and the server alone: whoever cannot lock the row uses it unwritten.
 -- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class, term_count and
--- what is remembered for max_skew. Raises: nothing.
+-- what is remembered of the fleet. Raises: nothing.
 -- Idempotent: yes.
 create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
 language plpgsql volatile
@@ -57,6 +57,7 @@ begin
     update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
+    delete from hwqueue.class_range r where r.shard_id = p_shard;
   end if;
   return hwqueue.next_generation(v_shard, p_timeline, v_system);
 end

@@ -64,6 +64,7 @@ begin
     end;
     exit when first.unlooked is null;
     perform hwqueue.look_around(first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+    exit when first.kept <> '{}';
   end loop;
 end
 $$;
@@ -93,6 +94,7 @@ begin
     end;
     exit when v_first.unlooked is null;
     perform hwqueue.look_around(v_first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+    exit when v_first.kept <> '{}';
   end loop;
   return v_first;
 end

@@ -29,7 +29,8 @@ begin
       where s.shard_id = p_shard and s.node_id = p_node and s.seen_at + v_node.heartbeat_timeout <= p_now;
       select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_entry.class_id;
       v_place := p_places[1];
-      v_wait := hwqueue.waits_for(v_class, v_node, v_entry.eligible_at, p_now, p_shard);
+      select w.wait, case when not w.is_known then v_entry.class_id end into v_wait, v_first.unlooked
+      from hwqueue.waits_for(v_class, v_node, v_entry.eligible_at, p_now, p_shard) w;
       if v_entry.eligible_at + v_wait > p_now then
         select w.place, w.lease_id into v_place, v_entry.lease_id
         from hwqueue.lock_patient(v_entry.class_id, v_entry.tier, v_entry.rank, p_now - v_wait, p_now, p_shard) w;
@@ -42,7 +43,9 @@ begin
           return v_first;
         end if;
         v_first.is_new := v_entered.reason = 'unpublished';
-        v_first.unlooked := case when v_entered.reason = 'unlooked' then v_entry.class_id end;
+        if v_entered.reason = 'unlooked' then
+          v_first.unlooked := v_entry.class_id;
+        end if;
       end if;
       v_first.blocked := array[v_entry.class_id];
       return v_first;

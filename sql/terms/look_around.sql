@@ -1,5 +1,6 @@
--- Looks at the fleet for what a class asks of max_skew, and remembers it: the fleet itself if what is remembered of it holds no longer, and the
--- floors of its terms. A walk over all nodes and places, so it is for when somebody came upon the need of it.
+-- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself if what is remembered of it holds no
+-- longer, the floors of its terms, and how well nodes suit it. A walk over all nodes and places, so it is for when somebody
+-- came upon the need of it.
 -- Locks: what was remembered before, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.look_around(p_class_id bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -8,6 +9,8 @@ declare
   v_term hwqueue.term;
   v_fleet hwqueue.spread_fleet;
   v_floor hwqueue.spread_floor;
+  v_class hwqueue.placement_class;
+  v_range hwqueue.class_range;
 begin
   for v_term in
     select t.*
@@ -37,5 +40,14 @@ begin
     insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
     values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid);
   end loop;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_range := hwqueue.known_range(p_class_id, p_now, p_shard);
+  if v_class.preferred <> '[]' and v_range.class_id is null then
+    v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
+    delete from hwqueue.class_range r where r.ctid = any (array(
+      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
+    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
+    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
+  end if;
 end
 $$;

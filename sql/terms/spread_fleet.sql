@@ -5,6 +5,26 @@
 --   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where leases have ended since, the count says
 --     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
 
+-- What a look knows nothing of.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.seen_now(out unseen xid8[], out next_xid xid8)
+language sql stable
+as $$
+  select array(select pg_snapshot_xip(pg_current_snapshot())
+               union select x from pg_current_xact_id_if_assigned() x where x is not null), pg_snapshot_xmax(pg_current_snapshot())
+$$;
+
+-- Whether a node has moved or come back in a transaction that a look knew nothing of.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
+      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
+end
+$$;
+
 -- What spread_fleet is found by.
 create or replace function hwqueue.fleet_key(p_spec jsonb, p_domain text) returns bigint
 language sql immutable parallel safe
@@ -21,12 +41,7 @@ begin
   select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.live_until, f.unseen, f.next_xid into v_fleet
   from hwqueue.spread_fleet f
   where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
-  if v_fleet.live_until > p_now
-     and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= v_fleet.next_xid)
-     and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (v_fleet.unseen)) then
-    return v_fleet;
-  end if;
-  return null;
+  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard) then v_fleet end;
 end
 $$;
 
@@ -40,9 +55,8 @@ declare
 begin
   select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
-         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'),
-         array(select pg_snapshot_xip(pg_current_snapshot()) union select x from pg_current_xact_id_if_assigned() x where x is not null),
-         pg_snapshot_xmax(pg_current_snapshot())
+         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
+         (select x.next_xid from hwqueue.seen_now() x)
   into v_fleet.places, v_fleet.dead, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
   from (
     select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
@@ -72,11 +86,9 @@ as $$
 declare
   v_floor hwqueue.spread_floor;
 begin
-  select coalesce(f.least, 0), coalesce(f.lowest, '{}'),
-         array(select pg_snapshot_xip(pg_current_snapshot()) union select x from pg_current_xact_id_if_assigned() x where x is not null),
-         pg_snapshot_xmax(pg_current_snapshot())
+  select coalesce(f.least, 0), coalesce(f.lowest, '{}'), x.unseen, x.next_xid
   into v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid
-  from (values (1)) o
+  from hwqueue.seen_now() x
   left join (
     select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
     from unnest(p_places) p(place)
