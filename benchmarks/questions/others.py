@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.core.fill import Lease, kind
+from benchmarks.core.node import LIVES_LONG
 from benchmarks.core.options import Claims, Rounds
 from benchmarks.core.report import Answer, at_most
 from benchmarks.core.run import Run
@@ -12,9 +13,6 @@ from benchmarks.core.scene import Scene
 from benchmarks.core.sweep import Case, needed, sweep
 
 AIM = at_most(3)
-
-# The other nodes call once: they must not die while the claims are timed.
-_LIVES_LONG = {"heartbeat_timeout": 86_400}
 
 Terms = Annotated[list[int], typer.Option(help="Groups that keep away from their own", min=1)]
 Domains = Annotated[list[int], typer.Option(help="Racks, a node in each", min=1)]
@@ -67,6 +65,6 @@ def _spread(waiting: int, racks: int, *, here: bool, **limit: Any) -> Scene:
         waiting + racks,
         [kind(placement={"spread": [spread]}, labels=labels)],
         node={"rack": 1},
-        others=[{"rack": rack, **_LIVES_LONG} for rack in range(1 if here else 2, racks + 1)],
+        others=[{"rack": rack, **LIVES_LONG} for rack in range(1 if here else 2, racks + 1)],
         others_claim=True,
     )

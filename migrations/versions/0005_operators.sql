@@ -37,7 +37,7 @@ drop function if exists hwqueue.add_term(text, jsonb, text, hwqueue.placement_cl
 drop function if exists hwqueue.terms_reason(hwqueue.placement_class, uuid, hwqueue.node, jsonb, boolean, timestamptz, int);
 drop function if exists hwqueue.enter_first(tid[], bigint[], uuid, timestamptz, int);
 drop function if exists hwqueue.enter_terms(hwqueue.placement_class, uuid, hwqueue.node, timestamptz, int);
-alter type hwqueue.first_entered add attribute unlooked bigint;
+alter type hwqueue.first_entered add attribute unlooked bigint, add attribute is_open boolean;
 
 alter table hwqueue.node_state add column moved_xid xid8 not null default '0';
 comment on column hwqueue.node_state.moved_xid is 'the transaction that last changed what the node is, or in which it came back to life';

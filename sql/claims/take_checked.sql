@@ -62,9 +62,10 @@ begin
     exception when sqlstate 'HWX01' then
       null;
     end;
-    exit when first.unlooked is null;
-    perform hwqueue.look_around(first.unlooked, p_now, p_shard);  -- out here, for it to be kept
-    exit when first.kept <> '{}';
+    if first.unlooked is not null then
+      perform hwqueue.look_around(first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+    end if;
+    exit when first.is_open is not true;
   end loop;
 end
 $$;
@@ -92,9 +93,10 @@ begin
     exception when sqlstate 'HWX01' then
       null;
     end;
-    exit when v_first.unlooked is null;
-    perform hwqueue.look_around(v_first.unlooked, p_now, p_shard);  -- out here, for it to be kept
-    exit when v_first.kept <> '{}';
+    if v_first.unlooked is not null then
+      perform hwqueue.look_around(v_first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+    end if;
+    exit when v_first.is_open is not true;
   end loop;
   return v_first;
 end

@@ -55,6 +55,44 @@ begin
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
-    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0);
+    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0
+    union
+    select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
+end
+$$;
+
+-- Those of these classes whose leases all wait for a better node, as far as it is remembered how well nodes suit them.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int)
+returns table (class_id bigint)
+language plpgsql stable
+as $$
+declare
+  v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
+begin
+  return query
+    select u.class_id
+    from unnest(p_classes) u(class_id)
+    cross join lateral (
+      select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    cross join lateral (
+      select e.affinity from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      union all
+      select e.affinity from hwqueue.node_eligibility e
+      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      limit 1) e
+    cross join lateral (
+      select x.tier, x.rank, x.eligible_at from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = u.class_id order by x.tier, x.rank, x.position limit 1) h
+    where r.live_until > p_now and v_moved < r.next_xid
+      and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
+      and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
+      -- behind it in this tier and rank all are younger
+      and not exists (
+        select 1 from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank) limit 1);
 end
 $$;

@@ -50,8 +50,8 @@ NODES = 8
 _COMPARED = """
   select c.class_id, n.name, s.value,
          hwqueue.spread_reason(s.value, c, f.facts, null, t.now, 0) as known,
-         hwqueue.spread_reason(s.value, c, f.facts, hwqueue.spread_counts(s.value, c, null, t.now, 0),
-                               t.now, 0) as found
+         hwqueue.spread_reason(s.value, c, f.facts,
+           hwqueue.spread_counts(s.value, c, null, t.now, 0), t.now, 0) as found
   from (select hwqueue.clock() as now) t
   cross join hwqueue.placement_class c
   cross join lateral jsonb_array_elements(c.spread) s
