@@ -10,7 +10,7 @@ create table hwqueue.class_rule (
   is_self boolean not null
 );
 comment on table hwqueue.class_rule is
-  'the terms by whose count in a node''s own place a class is kept from it; away, toward and cap that are required on their own';
+  'the terms by whose count in a node''s own place a class is kept from it; away, toward, cap and skew that are required on their own; most: of cap and skew, the limit';
 create index class_rule_class on hwqueue.class_rule (shard_id, class_id);
 insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self)
 select c.shard_id, c.class_id, t.term_id, t.use, r.most, (c.terms #>> array[r.index, 'self'])::boolean

@@ -13,7 +13,8 @@ begin
   cross join lateral (
     select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
     union all
-    select e.value ->> 'term', (e.value ->> 'max_per_domain')::bigint from jsonb_array_elements(c.spread) e where e.value ? 'max_per_domain'
+    select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
+    where not e.value ?| array['targets', 'when', 'tally']
   ) r
   join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
   where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
@@ -46,6 +47,9 @@ begin
     where p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
+        jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
+        t.digest, p_now, p_shard) = 'spread_exceeded'
       when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
       end
     union

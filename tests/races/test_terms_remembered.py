@@ -33,6 +33,12 @@ def one_everywhere(conn: psycopg.Connection[Any]) -> tuple[list[Node], list[Row]
     return nodes, [direct.claim(QUEUE, *node)[0] for node in nodes]
 
 
+def draw_ids(direct: Direct, stranger: Direct) -> None:
+    """Give the transaction its id, and have a later one end: so a look takes it for an old one."""
+    direct.conn.execute("select pg_current_xact_id()")
+    stranger.conn.execute("select pg_current_xact_id()")
+
+
 def complete(direct: Direct, claim: Row) -> None:
     """The work is done."""
     direct.complete(claim["lease_id"], claim["claim_token"])
@@ -45,10 +51,11 @@ def test_a_second_one_when_all_have_one(conn: psycopg.Connection) -> None:
     assert Direct(conn).claim(QUEUE, *here) == []
 
 
-def test_the_looker_ends_one_itself(conn: psycopg.Connection) -> None:
+def test_the_looker_ends_one_itself(conn: psycopg.Connection, dsn: str) -> None:
     """A transaction that looks, and takes a lease away afterwards, does not know what it did."""
     (here, _there), (_mine, other) = one_everywhere(conn)
-    with conn.transaction():
+    with interleave(dsn) as actor, conn.transaction():
+        draw_ids(Direct(conn), actor().direct)
         conn.execute(_LOOK)
         complete(Direct(conn), other)
     assert Direct(conn).claim(QUEUE, *here) == []
@@ -64,6 +71,7 @@ def test_one_ends_while_somebody_looks(
         worker = actor()
         worker.begin()
         complete(worker.direct, other)
+        draw_ids(worker.direct, Direct(conn))
         conn.execute(_LOOK)
         worker.commit() if commits else worker.rollback()
     assert len(Direct(conn).claim(QUEUE, *here)) == (0 if commits else 1)
@@ -107,6 +115,7 @@ def test_the_fleet_changes_while_somebody_looks(
         operator = actor()
         operator.begin()
         change(operator.direct, there)
+        draw_ids(operator.direct, Direct(conn))
         conn.execute(_LOOK)
         operator.commit() if commits else operator.rollback()
     assert len(Direct(conn).claim(QUEUE, *here)) == (0 if commits else 1)
