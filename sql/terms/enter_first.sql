@@ -1,7 +1,8 @@
 -- Of locked entries that score alike: the first alone, if its class is to be checked, it may join what runs and waits for no better node;
 -- else those before the next one that is to be checked. kept is empty when the first may not be claimed now; blocked: its class;
 -- is_new: a term has to be published first; unlooked: a class for which the fleet should be looked at, since what is remembered of it does
--- not tell (look_around); is_open: so nothing is decided yet, unless p_exact. If the first waits for a better node, leases of its class behind it may have waited long enough.
+-- not tell (look_around); is_open: so nothing is decided yet, unless p_exact. If the first waits for a better node, leases of its class behind
+-- it may have waited long enough.
 -- Locks: as enter_terms; an entry, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_exact boolean, p_now timestamptz, p_shard int)
 returns hwqueue.first_entered
