@@ -8,6 +8,9 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
+# For nodes that call once and must not die while claims of others are timed.
+LIVES_LONG = {"heartbeat_timeout": 86_400}
+
 
 @dataclass(frozen=True)
 class Node:

@@ -4,13 +4,16 @@ Three backlogs: leases that the node may never run, leases that it may run but h
 and leases that it may run. Claims of the same leases are timed with and without.
 """
 
+from dataclasses import replace
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from benchmarks.core.fill import kind
+from benchmarks.core.fill import Lease, kind
+from benchmarks.core.node import LIVES_LONG
 from benchmarks.core.options import Claims, Rounds
-from benchmarks.core.report import Answer, at_most
+from benchmarks.core.report import Answer, Figure, at_most
 from benchmarks.core.run import Run
 from benchmarks.core.scene import Scene
 from benchmarks.core.sweep import Case, needed, sweep
@@ -26,6 +29,16 @@ _CPU_NODE = {"labels": {"pool": "cpu"}}
 _BUSY_NODE = {"capacity": {"cpu_milli": 8000}}
 _LONG = kind(placement={"resources": {"cpu_milli": 4000}})
 _SMALL = kind(placement={"resources": {"cpu_milli": 1}})
+# Leases of this kind run all the time where the backlog must not be with them.
+_DISLIKED = kind(labels={"app": "db"})
+
+
+class By(StrEnum):
+    """What keeps the node from a backlog that it may run."""
+
+    CAPACITY = "capacity"
+    AWAY = "away"
+    PATIENCE = "patience"
 
 
 def ineligible(
@@ -52,20 +65,57 @@ def blocked(
     classes: Annotated[
         list[int], typer.Option(help="Classes it is spread over; may be repeated", min=1)
     ] = [1, 10, 1000],  # noqa: B006
+    by: Annotated[
+        list[By],
+        typer.Option(
+            help="capacity: they do not fit; away: they keep away from what runs there;"
+            " patience: they wait for a better node"
+        ),
+    ] = list(By),  # noqa: B006
     claims: Claims = 500,
     rounds: Rounds = 7,
 ) -> Answer:
-    """Claim p50 with a backlog that the node may run but has no room for over p50 with none."""
-    bare = Scene(needed(claims, rounds), [_SMALL], node=_BUSY_NODE, held=_LONG)
-    cases = [Case("none", bare)]
-    for count in classes:
-        large = [
-            kind(placement={"resources": {"cpu_milli": 4001 + number}}) for number in range(count)
+    """Claim p50 with a backlog that the node may not run for now over p50 with none."""
+    figures: list[Figure] = []
+    for why in by:
+        bare = _bare(why, needed(claims, rounds))
+        cases = [Case(f"{why}: none", bare)]
+        cases += [
+            Case(
+                f"{why}: {backlog:,} blocked in {count:,} classes",
+                replace(bare, ahead=backlog, ahead_kinds=[_blocked(why, n) for n in range(count)]),
+                BLOCKED_AIM,
+            )
+            for count in classes
         ]
-        loaded = Scene(bare.waiting, [_SMALL], backlog, large, _BUSY_NODE, _LONG)
-        cases.append(Case(f"{backlog:,} blocked in {count:,} classes", loaded, BLOCKED_AIM))
-    figures, machine = sweep(Run.of(ctx), cases, claims, rounds)
-    return Answer("blocked", "claim p50 / with no such backlog", figures, ctx.params, machine)
+        found, machine = sweep(Run.of(ctx), cases, claims, rounds)
+        figures += found
+    compared = "claim p50 / with no such backlog"
+    return Answer("blocked", compared, tuple(figures), ctx.params, machine)
+
+
+def _bare(why: By, waiting: int) -> Scene:
+    match why:
+        case By.CAPACITY:
+            return Scene(waiting, [_SMALL], node=_BUSY_NODE, held=_LONG)
+        case By.AWAY:
+            return Scene(waiting, node={"rack": 1}, held=_DISLIKED)
+        case By.PATIENCE:
+            better = {"labels": {"zone": "b"}, **LIVES_LONG}
+            return Scene(waiting, node={"labels": {"zone": "a"}}, others=[better])
+
+
+def _blocked(why: By, number: int) -> Lease:
+    """The lease of class 0, 1, ... of the backlog."""
+    match why:
+        case By.CAPACITY:
+            return kind(placement={"resources": {"cpu_milli": 4001 + number}})
+        case By.AWAY:
+            away = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+            return kind(placement={"require": [away]}, labels={"n": str(number)})
+        case By.PATIENCE:
+            prefer = [{"weight": 100, "when": {"tags": {"zone": "b"}}}]
+            return kind(placement={"prefer": prefer}, labels={"n": str(number)}, patience=86_400)
 
 
 def eligible(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.core.fill import Lease, kind
+from benchmarks.core.node import LIVES_LONG
 from benchmarks.core.options import Claims, Rounds
 from benchmarks.core.report import Answer, at_most
 from benchmarks.core.run import Run
@@ -37,10 +38,11 @@ def others(
         for count in terms
     ]
     cases += [
-        Case(f"{name}, {count:,} racks", _spread(waiting, count, **limit), AIM)
-        for name, limit in (
-            ("max_per_domain", {"max_per_domain": 2}),
-            ("max_skew", {"max_skew": 1}),
+        Case(f"{name}, {count:,} racks", _spread(waiting, count, here=here, **limit), AIM)
+        for name, here, limit in (
+            ("max_per_domain", False, {"max_per_domain": 2}),
+            ("max_skew, none here", False, {"max_skew": 1}),
+            ("max_skew, one everywhere", True, {"max_skew": 1}),
         )
         for count in domains
     ]
@@ -55,14 +57,14 @@ def _away(number: int) -> Lease:
     return kind(placement={"require": [apart]}, labels=labels)
 
 
-def _spread(waiting: int, racks: int, **limit: Any) -> Scene:
-    """Leases that spread over racks; in all but the claiming node's own one of them runs."""
+def _spread(waiting: int, racks: int, *, here: bool, **limit: Any) -> Scene:
+    """Leases that spread over racks; one runs in each, in the claiming node's own if `here`."""
     labels = {"group": "all"}
     spread = {"domain": "rack", "select": {"labels": labels}, **limit}
     return Scene(
         waiting + racks,
         [kind(placement={"spread": [spread]}, labels=labels)],
         node={"rack": 1},
-        others=[{"rack": rack} for rack in range(2, racks + 1)],
+        others=[{"rack": rack, **LIVES_LONG} for rack in range(1 if here else 2, racks + 1)],
         others_claim=True,
     )

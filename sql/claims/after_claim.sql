@@ -7,7 +7,9 @@ language plpgsql volatile
 as $$
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
-    update hwqueue.node_state s set seen_at = p_now where s.shard_id = p_shard and s.node_id = p_state.node_id;
+    update hwqueue.node_state s
+    set seen_at = p_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
+    where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
   if not p_granted then
     perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);

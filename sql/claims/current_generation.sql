@@ -28,7 +28,8 @@ $$;
 
 -- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by them is
 -- judged anew. The new generation follows from the row and the server alone: whoever cannot lock the row uses it unwritten.
--- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class. Raises: nothing.
+-- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class, term_count and
+-- what is remembered of the fleet. Raises: nothing.
 -- Idempotent: yes.
 create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
 language plpgsql volatile
@@ -56,7 +57,11 @@ begin
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
-    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
+    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}', moved_xid = '0' where n.shard_id = p_shard;
+    update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
+    delete from hwqueue.spread_floor f where f.shard_id = p_shard;
+    delete from hwqueue.class_range r where r.shard_id = p_shard;
   end if;
   return v_next;
 end

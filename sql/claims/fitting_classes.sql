@@ -63,7 +63,7 @@ begin
       select s.share from hwqueue.class_reach s
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
-      and (p_without = '{}' or e.class_id <> all (p_without))
+      and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- to score these takes long
       and (e.affinity is not null or exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,

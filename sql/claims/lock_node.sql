@@ -58,14 +58,14 @@ as $$
          or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
--- Brings a node's state up to date with what the node is; called by whatever edits a node.
+-- Brings a node's state up to date with what the node is; called by whatever edits a node, or gives it work past its claims.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.note_edit(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.node_state s
-  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
+  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
         and n.core_ids = '{}',
       is_counted = hwqueue.is_counted(n)

@@ -10,12 +10,12 @@ as $$
 declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
   v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
+  v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_without bigint[] := p_without;
   v_judged record;
   v_fit record;
   v_policy record;
-  v_best record;
-  v_first hwqueue.first_entered;
+  v_taken record;
   v_is_new boolean := p_is_new;
   v_published int;
 begin
@@ -28,35 +28,19 @@ begin
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
-    if v_fit.classes <> '{}' and v_fit.checked = '{}' then
-      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
-                                  v_policy."window", v_policy.probe, p_now, p_shard);
-      places := v_best.places;
-      score := v_best.score;
+    if v_fit.checked = '{}' and v_fit.classes <> '{}' then
+      v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      places := v_taken.places;
+      score := v_taken.score;
+    elsif v_fit.checked <> '{}' then
+      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, p_state.meets_blocked or v_without <> '{}', p_queue_ids,
+                                      v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      places := v_taken.places;
+      score := v_taken.score;
+      counted := v_taken.counted;
+      v_without := v_without || v_taken.blocked;
+      v_is_new := v_is_new or v_taken.is_new;
     end if;
-    while v_fit.classes <> '{}' and v_fit.checked <> '{}' loop
-      begin
-        v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
-                                    v_policy."window", v_policy.probe, p_now, p_shard);
-        places := v_best.places;
-        score := v_best.score;
-        exit when places = '{}';
-        v_first := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
-        if v_first.kept = '{}' then
-          perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
-        end if;
-        places := v_first.kept;
-        counted := v_first.counted;
-        exit;
-      exception when sqlstate 'HWX01' then
-        places := '{}';
-      end;
-      v_is_new := v_is_new or v_first.is_new;
-      v_without := v_without || v_first.blocked;
-      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_fit.classes, v_fit.scores
-      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_first.blocked[1];
-      v_fit.classes := coalesce(v_fit.classes, '{}');
-    end loop;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
       v_published := (hwqueue.publish_terms(2, case when places = '{}' then false end, p_now, p_shard)).published;
@@ -65,6 +49,7 @@ begin
     end if;
     exit when places <> '{}' or not (v_judged.more or v_published > 0);
   end loop;
+  perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
 end
 $$;
 

@@ -9,48 +9,51 @@ language plpgsql volatile
 as $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
+  v_without bigint[] := '{}';
   v_checked bigint[];
   v_first hwqueue.first_entered;
 begin
   score := 0;
   if p_is_plain then
-    select s.checked into v_checked from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+    v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
     if v_checked = '{}' then
       places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
-                                   p_room, v_limit, p_now, p_shard);
+                                   '{}', p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
-      select s.checked into v_checked from hwqueue.profile_queue s
-      where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+      v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
       if places <> '{}' and v_checked <> '{}' then
-        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard);
+        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, true, p_now, p_shard);
+        places := v_first.kept;
       end if;
-    else
-      begin
-        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank,
-                                     p_tried_position, p_room, v_limit, p_now, p_shard);
-        if places <> '{}' then
-          v_first := hwqueue.enter_first(places, array(
-            select unnest(s.checked) from hwqueue.profile_queue s
-            where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1]), p_state.node_id, p_now, p_shard);
-          if v_first.kept = '{}' then
-            perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
-          end if;
-        end if;
-      exception when sqlstate 'HWX01' then
-        null;
-      end;
-    end if;
-    if v_first.kept is not null then
+    elsif cardinality(v_checked) <= 200 or not p_state.meets_blocked then  -- else too many to ask about here
+      if p_state.meets_blocked then
+        v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
+      end if;
+      v_first := hwqueue.try_front(p_state, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, v_without, p_room, v_limit,
+                                   p_now, p_shard);
       places := v_first.kept;
-      counted := v_first.counted;
     end if;
+    counted := v_first.counted;
   end if;
   p_is_plain := places <> '{}';
   if p_is_plain is distinct from true then
     select p.places, p.score, p.counted into places, score, counted
-    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, coalesce(v_first.blocked, '{}'),
-                             coalesce(v_first.is_new, false), p_now, p_shard) p;
+    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_without || v_first.blocked, coalesce(v_first.is_new, false),
+                             p_now, p_shard) p;
+  elsif v_checked <> '{}' then
+    perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
+  end if;
+end
+$$;
+
+-- Remembers of a node whether its last claim came upon blocked classes.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.note_blocked(p_state hwqueue.node_state, p_meets boolean, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_state.meets_blocked <> p_meets then
+    update hwqueue.node_state s set meets_blocked = p_meets where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
 end
 $$;

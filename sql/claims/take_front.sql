@@ -2,10 +2,10 @@
 -- at the front of the queue's order, else the heads of its classes; no places: there are none, or the node likes some
 -- classes of this queue better than others, or is at a loss otherwise: see pick_leases.
 -- At the front it walks a stretch of p_window positions (more for a larger batch) of the best tier and rank: no more entries
--- than that, less where other queues share them. p_tried_*: the only mark of the queue, if the caller has tried the stretch there in vain.
+-- than that, less where other queues share them. p_without: classes to be left out, where there are no more than 200 in all. p_tried_*: the only mark of the queue, if the caller has tried the stretch there in vain.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id int, p_tasks text[], p_window int, p_tried_rank bigint, p_tried_position bigint,
-                                              p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+                                              p_without bigint[], p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -22,6 +22,9 @@ begin
   from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
   if v_eligible.is_even is distinct from true then
     return '{}';
+  end if;
+  if p_without <> '{}' then
+    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);

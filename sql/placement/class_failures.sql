@@ -58,7 +58,7 @@ as $$
 $$;
 
 -- What a node fails for itself, now; p_exprs: exprs_of the class that are not the profile's; p_facts: see term_facts; p_counts: spread_counts in the
--- order of the class's spread, null: not known; p_kept_out: the domain out of which something keeps it.
+-- order of the class's spread, null: to be counted; p_kept_out: the domain out of which something keeps it.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
                                                  p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
@@ -78,7 +78,8 @@ as $$
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_reason(s.value, p_class, p_facts, p_counts -> (s.ordinality - 1)::int, p_now, p_shard) as code offset 0) u
+    select hwqueue.spread_reason(s.value, p_class, p_facts, coalesce(p_counts -> (s.ordinality - 1)::int,
+      case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end), p_now, p_shard) as code offset 0) u
   where u.code is not null
   union all
   select 'away', 'anti_affinity_conflict', false,

@@ -71,30 +71,3 @@ begin
   p_class := hwqueue.bind_spread(p_class);
 end
 $$;
-
--- The same of its spread.
-create or replace function hwqueue.bind_spread(inout p_class hwqueue.placement_class)
-language plpgsql immutable
-as $$
-declare
-  v_bound record;
-  v_item jsonb;
-  v_items jsonb := '[]'::jsonb;
-  v_selection jsonb;
-begin
-  for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
-    v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
-    v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms);
-    p_class.terms := v_bound.p_terms;
-    v_item := v_item || jsonb_build_object('term', v_bound.index);
-    if v_item ? 'max_skew' then  -- which nodes count differs from class to class
-      v_bound := hwqueue.add_term('tally', v_selection, 'node', p_class, p_class.terms);
-      p_class.terms := v_bound.p_terms;
-      v_item := v_item || jsonb_build_object('tally', v_bound.index);
-    end if;
-    v_items := v_items || jsonb_build_array(v_item);
-  end loop;
-  p_class.spread := v_items;
-end
-$$;

@@ -6,7 +6,7 @@ create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_cla
 returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
 language sql stable
 as $$
-  select u.term_id, u.use, u.domain, coalesce(hwqueue.domain_value(u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+  select u.term_id, u.use, u.domain, coalesce(hwqueue.term_place(u.spec, u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
          u.decides, u.counts
   from (
     select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,

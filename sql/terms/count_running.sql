@@ -34,17 +34,14 @@ begin
     return false;
   end if;
   for v_count in
-    select c.lease_id, jsonb_build_array(jsonb_build_object('t', p_term.term_id,
-             'd', coalesce(hwqueue.domain_value(p_term.domain, n.node_id, n.rack, n.labels), ''),
-             'n', (coalesce(c.lease_id = v_lease, true) and exists (
-               select 1 from hwqueue.class_term m
-               where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id))::int,
-             'h', (p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)))::int)) as counted
+    select c.lease_id, jsonb_build_array(t.value) as counted
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n, p_shard)) t
     -- asked again: before it was ours, register_node may have counted it anew
     where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.counted @> v_known) is not true
+      and (t.value -> 't')::bigint = p_term.term_id
   loop
     update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
     where c.shard_id = p_shard and c.lease_id = v_count.lease_id;

@@ -3,7 +3,7 @@
 --   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the term's leases}]
 
 -- Adds a claim's counts (p_sign 1) or takes them away (-1). A row is updated in place 32 times, then written anew: under an old
--- snapshot every version must be passed.
+-- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
 -- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns void
 language plpgsql volatile
@@ -17,19 +17,21 @@ begin
            p_sign * (c.value ->> 'h')::int as holders
     from jsonb_array_elements(p_counted) c
   loop
-    select k.ctid as place, k.leases, k.holders, k.updates into v_row
+    select k.ctid as place, k.leases, k.holders, k.updates, k.dropped_xid into v_row
     from hwqueue.term_count k
     where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
     limit 1 for no key update skip locked;
     if found and v_row.updates < 32 then
       update hwqueue.term_count k
-      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1
+      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1,
+          dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
       where k.ctid = v_row.place;
     else
       delete from hwqueue.term_count k where k.ctid = v_row.place;
-      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates)
+      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
       select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
-             v_count.holders + coalesce(v_row.holders, 0), 0
+             v_count.holders + coalesce(v_row.holders, 0), 0,
+             case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
       from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
     end if;
   end loop;
@@ -45,6 +47,16 @@ begin
   select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
   from hwqueue.term_count k
   where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain;
+end
+$$;
+
+-- What runs of a term in all.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) returns bigint
+language plpgsql stable
+as $$
+begin
+  return (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
 end
 $$;
 
@@ -81,7 +93,7 @@ begin
     return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
                      from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
-    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+    v_held := hwqueue.read_total(p_term_id, p_shard);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;

@@ -16,6 +16,27 @@ as $$
   end
 $$;
 
+-- Whether a node with that rack and those labels is one of {"require": [EXPR, ...], "domains": [DOMAIN, ...]}: it meets all of those and
+-- has a value for each of these.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) returns boolean
+language sql immutable parallel safe
+as $$
+  select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
+    and not exists (
+      select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
+$$;
+
+-- Where a term counts what runs on a node; null: nowhere, since the node has no value for it or is none of those that it speaks of (nodes, see
+-- term_specs).
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case when not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', p_rack, p_labels)
+              then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
+$$;
+
 -- The domain that a term speaks of: as written, or, of a service without one, its failure domain, else that of the lease's queue.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text

@@ -40,46 +40,44 @@ as $$
       and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
 $$;
 
--- Decides whether a lease may join what runs now, and counts it in. counted: what to write into its claim; reason: why it may not join, a
--- reason code, or 'busy' or 'unpublished', which the next claim may find otherwise.
+-- Decides whether a lease may join what runs now, and counts it in. p_exact: by what nodes are now, not by what is remembered of
+-- them (spread_reason). counted: what to write into its claim; reason: why it may not join, a reason code, or 'busy', 'unpublished' or
+-- 'unlooked', which the next claim may find otherwise.
 -- Locks: the caller holds node_state and the entry; gates, skip locked; term_count, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int,
-                                               out counted jsonb, out reason text)
+create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamptz,
+                                               p_shard int, out counted jsonb, out reason text)
 language plpgsql volatile
 as $$
 declare
-  v_facts jsonb;
-  v_starts boolean;
+  v_facts jsonb := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+  v_touched hwqueue.touched_term[] := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
+  v_starts boolean := hwqueue.starts_group(p_class, v_facts);
   v_alone text[];
   v_shared text[];
 begin
-  v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-  v_starts := hwqueue.starts_group(p_class, v_facts);
   select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
   into v_alone, v_shared
   from (
-    select t.term_id || '@' || t.place as place, t.decides as alone
-    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
-    union all
     -- a group's gate is one for all places. A member that goes by another group shares it, too: two may each be the other's first
-    select t.term_id || '@', v_starts and t.decides
-    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
+    select t.term_id || '@' || case t.use when 'toward' then '' else t.place end as place,
+           t.decides and (v_starts or t.use <> 'toward') as alone
+    from unnest(v_touched) t
+    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
+       or t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
-  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_now, p_shard);
+  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
       reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_now, p_shard) end;
+                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
     else
       reason := 'busy';
     end if;
   end if;
   if reason is null then
-    counted := hwqueue.counts_of(p_class, p_lease, p_node, p_shard);
+    counted := hwqueue.counted_terms(v_touched);
     perform hwqueue.add_counts(counted, 1, p_shard);
   end if;
 end

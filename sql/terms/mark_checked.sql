@@ -27,7 +27,8 @@ begin
   update hwqueue.profile_queue s
   set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
+        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids)
+          and e.gpu_count = 0 and e.custom is null)) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
   return v_pinned or v_profile_ids <> '{}';
 end

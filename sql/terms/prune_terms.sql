@@ -23,10 +23,12 @@ begin
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
+  delete from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = any (v_terms);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
   delete from hwqueue.term_count k where k.ctid = any (array(
     select o.ctid from hwqueue.term_count o
-    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 or not exists (
+    -- what says when it was lowered stays: who remembers a floor may not know of it yet
+    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 and o.dropped_xid is null or not exists (
       select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
   return cardinality(v_terms);
 end

@@ -78,6 +78,7 @@ begin
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;
+    perform hwqueue.write_rules(v_classes, p_shard);
     update hwqueue.placement_class c set terms_written = true where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
   return cardinality(v_classes);

@@ -26,18 +26,20 @@ end
 $$;
 
 -- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}; bound without those asked to stop, here without the
--- expired, either.
+-- expired, either, nor, of max_skew, those on dead nodes.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
-    select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+    select coalesce(hwqueue.term_place(p_spec, hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
            count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
-           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
+           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
+                              and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
     from hwqueue.claim c
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
     where c.shard_id = p_shard and c.class_id = any (array(
       select k.class_id from hwqueue.placement_class k
       where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)

@@ -8,8 +8,13 @@ language plpgsql stable
 as $$
 declare
   v_counts jsonb;
-  v_profiles bigint[] := case when p_class.is_pinned then null else hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
+  v_profiles bigint[];
 begin
+  if not p_spread ? 'tally' then
+    return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
+      (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
+  end if;
+  v_profiles := case when not p_class.is_pinned then hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n

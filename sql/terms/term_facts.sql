@@ -1,5 +1,5 @@
 -- What a claim must know of each of a class's terms on one node, in their order: {"value": where the node is, "held": leases there,
--- "here": those that are not about to leave (for max_per_domain the expired stay: they may go on), "elsewhere": whether any run in another place, "self": the class is selected}.
+-- "here": those that are not about to leave (for max_per_domain the expired stay: they may go on), "elsewhere": of toward, whether any run in another place, "self": the class is selected}.
 -- Null for a term that is not published yet: nothing may be decided by it. expr_reason and spread_reason judge by these facts.
 -- p_recount: what recount_terms gave, for dry runs; null: by what claims have counted.
 -- Locks: none; what is decided by them is read again under the gates. Raises: nothing. Idempotent: yes.
@@ -22,7 +22,7 @@ begin
       when v_term.published_at is null and p_recount is null then 'null'::jsonb
       when v_term.lease_id is not null then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
       else hwqueue.count_fact(v_term.term_id, hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
-                              v_term.is_self, v_term.use <> 'cap', v_term.recount, p_now, p_shard) end;
+                              v_term.is_self, v_term.use, v_term.recount, p_now, p_shard) end;
   end loop;
   return v_facts;
 end
@@ -30,7 +30,7 @@ $$;
 
 -- The fact of a term that selects by what classes are.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -43,8 +43,8 @@ begin
   elsif p_value is not null then
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
-  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_expired, p_now, p_shard) else 0 end;
-  if p_self and v_here <= 0 then  -- may it start its group?
+  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) else 0 end;
+  if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
     v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;
   return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere, 'self', p_self);

@@ -1,9 +1,10 @@
 -- Terms: what a class asks about other leases, cut into parts that can be counted. A term is a selection of leases, a domain, and the
 -- use that is made of it; equal ones share a row in hwqueue.term, found by digest:
---   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure", "queue": only with "failure"}
+--   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure", "queue": only with "failure",
+--    "nodes": only of skew, which nodes it speaks of if not of all (speaks_of)}
 -- ITEM: {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}; a lease is selected when all match.
--- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain), tally (skew's counts by node), soft
--- (scores only).
+-- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain), tally (skew's counts by node, where it
+-- takes more than rack and labels to know which nodes count), soft (scores only).
 -- Locks: none. Raises: QHC03 where said. Idempotent: yes.
 
 -- What a selector of a class means: {"same": ...} is resolved, tenants are the class's own unless others are named.
@@ -28,12 +29,13 @@ $$;
 
 -- Writes a term among those of a class, once, and gives its index.
 create or replace function hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class,
-                                            inout p_terms jsonb, out index int)
+                                            inout p_terms jsonb, p_nodes jsonb default null, out index int)
 language plpgsql immutable
 as $$
 declare
   v_spec jsonb := jsonb_build_object('use', p_use, 'all', p_items, 'domain', coalesce(p_domain, 'failure'))
-    || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end;
+    || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end
+    || case when p_nodes <> '{}' then jsonb_build_object('nodes', p_nodes) else '{}' end;
 begin
   select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t where t.value -> 'spec' = v_spec;
   if not found then

@@ -1,7 +1,7 @@
 -- Why a lease may not join what runs: the first reason code, null when it may. 'unpublished': a term of its class is not counted yet.
--- p_skew: max_skew, too, which takes a look at all nodes.
+-- p_skew: max_skew as well, which costs most; p_exact: by what nodes are now, not by what is remembered of them.
 -- Locks: none; the caller holds what it decides by, or only looks. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamptz, p_shard int)
+create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable
 as $$
@@ -24,7 +24,8 @@ begin
       end if;
     end loop;
     for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
-      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts, null, p_now, p_shard);
+      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
+        case when p_exact and v_expr ? 'max_skew' then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
       if v_reason is not null then
         return v_reason;
       end if;

@@ -2,32 +2,41 @@
 -- decides: the class goes by it; counts: the claim changes it. Of terms that name a lease, those that name p_lease.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int)
-returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
-language sql stable
+returns hwqueue.touched_term[]
+language plpgsql stable
 as $$
-  select t.term_id, t.use, t.domain, coalesce(hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-         bool_or(u.decides), bool_or(u.counts)
-  from (
-    select k.term_id, true as decides, (s.value -> 'self')::boolean as counts
-    from jsonb_array_elements(p_class.terms) s
-    join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
-    union all
-    select m.term_id, false, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
-  ) u
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
-  where u.decides or coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-  group by t.term_id, t.use, t.domain
+begin
+  return array(
+    select row(t.term_id, t.use, t.domain, coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+               bool_or(u.decides), bool_or(u.counts))::hwqueue.touched_term
+    from (
+      select k.term_id, true as decides, (s.value -> 'self')::boolean as counts
+      from jsonb_array_elements(p_class.terms) s
+      join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
+      union all
+      select m.term_id, false, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
+    ) u
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
+    where u.decides or coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+    group by t.shard_id, t.term_id);
+end
 $$;
 
--- What a claim of a class on a node adds to term_count; null: nothing.
+-- What a claim that touches these terms adds to term_count; null: nothing.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
+language sql immutable
+as $$
+  select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
+  from unnest(p_touched) t
+  where t.counts or t.use = 'away'
+$$;
+
+-- The same of a claim of a class on a node.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int) returns jsonb
 language sql stable
-as $$
-  select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
-  from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-  where t.counts or t.use = 'away'
-$$;
+as $$ select hwqueue.counted_terms(hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)) $$;
 
 -- Counts running leases anew: those of a node that has other labels or another rack now, or those of a class with other terms; the other
 -- one is null.

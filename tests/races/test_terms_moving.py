@@ -38,6 +38,12 @@ EVERYTHING = {
     ],
     "spread": [
         {"domain": "rack", "max_skew": 9, "select": {"labels": {"app": "web"}}},
+        {
+            "domain": "rack",
+            "max_skew": 9,
+            "select": {"labels": {"app": "web"}},
+            "count_nodes": {"taints": "honor"},  # counted node by node
+        },
         {"domain": "label:zone", "max_per_domain": 9, "select": {"labels": {"app": "web"}}},
     ],
 }

@@ -1,0 +1,102 @@
+-- What a class must meet in a node's own place (class_rule), so that many classes can be asked about at once.
+
+-- Writes the rules of classes whose terms have their rows.
+-- Locks: the caller holds the shard's row. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.write_rules(p_class_ids bigint[], p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = any (p_class_ids);
+  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self)
+  select p_shard, c.class_id, t.term_id, t.use, r.most, (c.terms #>> array[r.index, 'self'])::boolean
+  from hwqueue.placement_class c
+  cross join lateral (
+    select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
+    union all
+    select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
+    where not e.value ?| array['targets', 'when', 'tally']
+  ) r
+  join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
+  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
+end
+$$;
+
+-- Those of these classes that may not run on a node now, by what has been counted there; others may be blocked as well, which a closer
+-- look tells (enter_terms). Never one that may run: where those that are about to leave count for one use and not for another, it leaves
+-- the answer to that look.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
+language plpgsql stable
+as $$
+declare
+  v_none_leaves boolean := not exists (
+      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
+    and not exists (
+      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now);
+begin
+  return array(
+    select r.class_id
+    from unnest(p_classes) u(class_id)
+    join hwqueue.class_rule r on r.shard_id = p_shard and r.class_id = u.class_id
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id and t.published_at is not null
+    cross join lateral (
+      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
+    cross join lateral (
+      select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
+      where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
+    where p.place is not null and case r.use
+      when 'away' then n.leases > 0
+      when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
+        jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
+        t.digest, p_now, p_shard) = 'spread_exceeded'
+      when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
+      end
+    union
+    select m.class_id
+    from unnest(p_classes) u(class_id)
+    join hwqueue.class_term m on m.shard_id = p_shard and m.class_id = u.class_id
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+    cross join lateral hwqueue.read_count(
+      t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
+    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0
+    union
+    select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
+end
+$$;
+
+-- Those of these classes whose leases all wait for a better node, as far as it is remembered how well nodes suit them.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int)
+returns table (class_id bigint)
+language plpgsql stable
+as $$
+declare
+  v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
+begin
+  return query
+    select u.class_id
+    from unnest(p_classes) u(class_id)
+    cross join lateral (
+      select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    cross join lateral (
+      select e.affinity from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      union all
+      select e.affinity from hwqueue.node_eligibility e
+      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      limit 1) e
+    cross join lateral (
+      select x.tier, x.rank, x.eligible_at from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = u.class_id order by x.tier, x.rank, x.position limit 1) h
+    where r.live_until > p_now and v_moved < r.next_xid
+      and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
+      and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
+      -- behind it in this tier and rank all are younger
+      and not exists (
+        select 1 from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank) limit 1);
+end
+$$;

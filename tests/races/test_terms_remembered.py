@@ -1,0 +1,163 @@
+"""What is remembered of the fleet for max_skew: what happens before, while and after a look."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import install_clock
+from tests.direct import Direct, Row
+from tests.races.cluster import QUEUE, node_spec
+from tests.races.interleave import interleave
+from tests.races.terms import ids, lease, place, publish, spread
+
+Node = tuple[UUID, int]
+IDS = [UUID(int=number) for number in (1, 2, 3)]
+LEVEL = lease("web", spread("web", max_skew=1))
+_LOOK = """
+  select hwqueue.look_around(c.class_id, hwqueue.clock(), 0) from hwqueue.placement_class c
+  where c.spread <> '[]'
+"""
+
+
+def one_everywhere(conn: psycopg.Connection[Any]) -> tuple[list[Node], list[Row]]:
+    """Two racks, one lease of the kind in each, and more that wait; the nodes, what runs there."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    nodes = [place(conn, 1, 1), place(conn, 2, 2)]
+    direct.spawn_many(QUEUE, [LEVEL] * 6)
+    publish(direct)
+    return nodes, [direct.claim(QUEUE, *node)[0] for node in nodes]
+
+
+def draw_ids(direct: Direct, stranger: Direct) -> None:
+    """Give the transaction its id, and have a later one end: so a look takes it for an old one."""
+    direct.conn.execute("select pg_current_xact_id()")
+    stranger.conn.execute("select pg_current_xact_id()")
+
+
+def complete(direct: Direct, claim: Row) -> None:
+    """The work is done."""
+    direct.complete(claim["lease_id"], claim["claim_token"])
+
+
+def test_a_second_one_when_all_have_one(conn: psycopg.Connection) -> None:
+    """As long as no place has less, and then no third one."""
+    (here, _there), _running = one_everywhere(conn)
+    assert len(Direct(conn).claim(QUEUE, *here)) == 1
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
+def test_the_looker_ends_one_itself(conn: psycopg.Connection, dsn: str) -> None:
+    """A transaction that looks, and takes a lease away afterwards, does not know what it did."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    with interleave(dsn) as actor, conn.transaction():
+        draw_ids(Direct(conn), actor().direct)
+        conn.execute(_LOOK)
+        complete(Direct(conn), other)
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_one_ends_while_somebody_looks(
+    conn: psycopg.Connection, dsn: str, *, commits: bool
+) -> None:
+    """The settlement was open when the fleet was looked at: it counts once it is committed."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    with interleave(dsn) as actor:
+        worker = actor()
+        worker.begin()
+        complete(worker.direct, other)
+        draw_ids(worker.direct, Direct(conn))
+        conn.execute(_LOOK)
+        worker.commit() if commits else worker.rollback()
+    assert len(Direct(conn).claim(QUEUE, *here)) == (0 if commits else 1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_look_that_is_older_than_what_ended(
+    conn: psycopg.Connection, dsn: str, *, commits: bool
+) -> None:
+    """Who looked first and commits last has not seen it, and says so."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    with interleave(dsn) as actor:
+        looker = actor()
+        looker.begin()
+        looker.conn.execute(_LOOK)
+        complete(Direct(conn), other)
+        looker.commit() if commits else looker.rollback()
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
+def come(direct: Direct, there: Node) -> None:
+    """A node in a rack where there was none."""
+    del there
+    place(direct.conn, 3, 3)
+
+
+def move(direct: Direct, there: Node) -> None:
+    """With its lease a node moves to another rack; another node comes into the old one."""
+    direct.register(there[0], node_spec(2, rack=1, labels={"zone": "1"}))
+    place(direct.conn, 3, 2)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("change", [come, move])
+def test_the_fleet_changes_while_somebody_looks(
+    conn: psycopg.Connection, dsn: str, *, change: Callable[[Direct, Node], None], commits: bool
+) -> None:
+    """An empty place counts from the moment its node is there."""
+    (here, there), _running = one_everywhere(conn)
+    with interleave(dsn) as actor:
+        operator = actor()
+        operator.begin()
+        change(operator.direct, there)
+        draw_ids(operator.direct, Direct(conn))
+        conn.execute(_LOOK)
+        operator.commit() if commits else operator.rollback()
+    assert len(Direct(conn).claim(QUEUE, *here)) == (0 if commits else 1)
+
+
+def test_a_place_dies_and_comes_back(conn: psycopg.Connection) -> None:
+    """While its only node is silent an empty place holds up nobody; then it does again."""
+    clock = install_clock(conn)
+    (here, there), running = one_everywhere(conn)
+    direct, empty = Direct(conn), place(conn, 3, 3)
+    assert direct.claim(QUEUE, *here) == []
+    clock.advance(timedelta(seconds=40))
+    for node, claim in zip((here, there), running, strict=True):
+        direct.heartbeat(*node, [claim])
+    clock.advance(timedelta(seconds=40))
+    [second] = direct.claim(QUEUE, *here)
+    complete(direct, second)
+    direct.heartbeat(*empty, [])
+    assert direct.claim(QUEUE, *here) == []
+
+
+def test_what_is_pruned_was_taken_away(conn: psycopg.Connection) -> None:
+    """A count that has come to nothing says since when, even to who looked before."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    conn.execute(_LOOK)
+    complete(Direct(conn), other)
+    conn.execute("select hwqueue.prune()")
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
+def test_nodes_that_do_not_count(conn: psycopg.Connection) -> None:
+    """What runs on nodes that the lease could not use anyway is not there."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    ssd = [{"label": "disk", "op": "in", "values": ["ssd"]}]
+    specs = [node_spec(n, rack=n, labels={"disk": "ssd"}) for n in (1, 2)] + [node_spec(3, rack=2)]
+    nodes = [(node, direct.register(node, spec)) for node, spec in zip(IDS, specs, strict=True)]
+    direct.spawn_many(QUEUE, [lease("web", {"require": ssd, **spread("web", max_skew=1)})] * 3)
+    direct.spawn(QUEUE, lease("web"))
+    publish(direct)
+    assert len(direct.claim(QUEUE, *nodes[0])) == 1
+    assert len(direct.claim(QUEUE, *nodes[2])) == 1
+    assert direct.claim(QUEUE, *nodes[0]) == []
+    assert len(direct.claim(QUEUE, *nodes[1])) == 1
+    assert ids(direct.claim(QUEUE, *nodes[0])) != []
