@@ -6,7 +6,9 @@ CREATE TYPE hwqueue.first_entered AS (
 	kept tid[],
 	counted jsonb,
 	blocked bigint[],
-	is_new boolean
+	is_new boolean,
+	unlooked bigint,
+	is_open boolean
 );
 
 CREATE TYPE hwqueue.headroom AS (
@@ -48,58 +50,14 @@ CREATE TYPE hwqueue.spawn_request AS (
 	wire bytea
 );
 
-CREATE FUNCTION hwqueue.acting() RETURNS text
-    LANGUAGE sql STABLE
-    AS $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
-
-CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select coalesce(jsonb_object_agg(n.key, n.amount) filter (where n.amount > 0), '{}')
-  from (select a.key, sum(a.amount) as amount
-        from (select e.key, e.value::bigint as amount from jsonb_each(p_amounts) e
-              union all
-              select e.key, p_sign * e.value::bigint from jsonb_each(p_others) e) a
-        group by a.key) n
-$$;
-
-CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_count record;
-  v_row record;
-begin
-  for v_count in
-    select (c.value ->> 't')::bigint as term_id, c.value ->> 'd' as domain, p_sign * (c.value ->> 'n')::int as leases,
-           p_sign * (c.value ->> 'h')::int as holders
-    from jsonb_array_elements(p_counted) c
-  loop
-    select k.ctid as place, k.leases, k.holders, k.updates into v_row
-    from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
-    limit 1 for no key update skip locked;
-    if found and v_row.updates < 32 then
-      update hwqueue.term_count k
-      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1
-      where k.ctid = v_row.place;
-    else
-      delete from hwqueue.term_count k where k.ctid = v_row.place;
-      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates)
-      select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
-             v_count.holders + coalesce(v_row.holders, 0), 0
-      from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
-    end if;
-  end loop;
-end
-$$;
-
-CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array(
-    select coalesce(p_a[b.bucket], 0) + p_sign * coalesce(p_b[b.bucket], 0) from generate_series(1, 15) b(bucket) order by b.bucket)
-$$;
+CREATE TYPE hwqueue.touched_term AS (
+	term_id bigint,
+	use text,
+	domain text,
+	place text,
+	decides boolean,
+	counts boolean
+);
 
 CREATE TABLE hwqueue.placement_class (
     shard_id integer NOT NULL,
@@ -163,12 +121,90 @@ COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requ
 
 COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: whatever the node''s default is. Likewise gpu_exclusivity';
 
-CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) RETURNS record
+CREATE FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return (
+    select s.seen_at + n.heartbeat_timeout
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.node_id <> all (p_without)
+      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
+    union all
+    select s.seen_at + n.heartbeat_timeout
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.node_id = p_node
+      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
+    limit 1);
+end
+$$;
+
+CREATE FUNCTION hwqueue.acting() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
+
+CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select coalesce(jsonb_object_agg(n.key, n.amount) filter (where n.amount > 0), '{}')
+  from (select a.key, sum(a.amount) as amount
+        from (select e.key, e.value::bigint as amount from jsonb_each(p_amounts) e
+              union all
+              select e.key, p_sign * e.value::bigint from jsonb_each(p_others) e) a
+        group by a.key) n
+$$;
+
+CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_count record;
+  v_row record;
+begin
+  for v_count in
+    select (c.value ->> 't')::bigint as term_id, c.value ->> 'd' as domain, p_sign * (c.value ->> 'n')::int as leases,
+           p_sign * (c.value ->> 'h')::int as holders
+    from jsonb_array_elements(p_counted) c
+  loop
+    select k.ctid as place, k.leases, k.holders, k.updates, k.dropped_xid into v_row
+    from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
+    limit 1 for no key update skip locked;
+    if found and v_row.updates < 32 then
+      update hwqueue.term_count k
+      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1,
+          dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
+      where k.ctid = v_row.place;
+    else
+      delete from hwqueue.term_count k where k.ctid = v_row.place;
+      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+      select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
+             v_count.holders + coalesce(v_row.holders, 0), 0,
+             case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
+      from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
+    end if;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array(
+    select coalesce(p_a[b.bucket], 0) + p_sign * coalesce(p_b[b.bucket], 0) from generate_series(1, 15) b(bucket) order by b.bucket)
+$$;
+
+CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
   v_spec jsonb := jsonb_build_object('use', p_use, 'all', p_items, 'domain', coalesce(p_domain, 'failure'))
-    || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end;
+    || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end
+    || case when p_nodes <> '{}' then jsonb_build_object('nodes', p_nodes) else '{}' end;
 begin
   select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t where t.value -> 'spec' = v_spec;
   if not found then
@@ -228,7 +264,7 @@ begin
     claimed_at, expires_at, check_at, assignment, counted)
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
-  perform hwqueue.add_counts(v_counted, 1, p_shard);
+  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;
@@ -394,6 +430,8 @@ CREATE TABLE hwqueue.node_state (
     pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
     server_started_at timestamp with time zone,
+    meets_blocked boolean DEFAULT false NOT NULL,
+    moved_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
@@ -405,6 +443,10 @@ COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set s
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
+
+COMMENT ON COLUMN hwqueue.node_state.meets_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
+
+COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
 
 CREATE TABLE hwqueue.ready (
     shard_id integer NOT NULL,
@@ -428,7 +470,9 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
     AS $$
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
-    update hwqueue.node_state s set seen_at = p_now where s.shard_id = p_shard and s.node_id = p_state.node_id;
+    update hwqueue.node_state s
+    set seen_at = p_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
+    where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
   if not p_granted then
     perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
@@ -725,14 +769,16 @@ declare
   v_item jsonb;
   v_items jsonb := '[]'::jsonb;
   v_selection jsonb;
+  v_nodes jsonb;
 begin
   for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
     v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
+    v_nodes := case when v_item ? 'max_skew' then hwqueue.spread_nodes(v_item, p_class) end;
     v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms);
+                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms, v_nodes);
     p_class.terms := v_bound.p_terms;
     v_item := v_item || jsonb_build_object('term', v_bound.index);
-    if v_item ? 'max_skew' then  -- which nodes count differs from class to class
+    if v_item ? 'max_skew' and v_nodes is null then  -- which nodes count is asked node by node
       v_bound := hwqueue.add_term('tally', v_selection, 'node', p_class, p_class.terms);
       p_class.terms := v_bound.p_terms;
       v_item := v_item || jsonb_build_object('tally', v_bound.index);
@@ -774,6 +820,46 @@ begin
   p_class := hwqueue.bind_spread(p_class);
 end
 $_$;
+
+CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_none_leaves boolean := not exists (
+      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
+    and not exists (
+      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now);
+begin
+  return array(
+    select r.class_id
+    from unnest(p_classes) u(class_id)
+    join hwqueue.class_rule r on r.shard_id = p_shard and r.class_id = u.class_id
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id and t.published_at is not null
+    cross join lateral (
+      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
+    cross join lateral (
+      select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
+      where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
+    where p.place is not null and case r.use
+      when 'away' then n.leases > 0
+      when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
+        jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
+        t.digest, p_now, p_shard) = 'spread_exceeded'
+      when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
+      end
+    union
+    select m.class_id
+    from unnest(p_classes) u(class_id)
+    join hwqueue.class_term m on m.shard_id = p_shard and m.class_id = u.class_id
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+    cross join lateral hwqueue.read_count(
+      t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
+    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0
+    union
+    select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
+end
+$$;
 
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
@@ -1421,6 +1507,16 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return array(
+    select unnest(s.checked) from hwqueue.profile_queue s
+    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id);
+end
+$$;
+
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -1526,7 +1622,7 @@ begin
     ) k
     cross join lateral (
       select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             k.eligible_at + hwqueue.waits_for(k.class, v_node, k.eligible_at, v_now, p_shard) as until offset 0) u
+             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, v_now, p_shard)).wait as until offset 0) u
     cross join lateral (
       select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
              case when u.code is null then u.until end as until) w
@@ -2137,7 +2233,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -2150,8 +2246,8 @@ begin
   elsif p_value is not null then
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
-  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_expired, p_now, p_shard) else 0 end;
-  if p_self and v_here <= 0 then  -- may it start its group?
+  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) else 0 end;
+  if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
     v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;
   return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere, 'self', p_self);
@@ -2212,17 +2308,14 @@ begin
     return false;
   end if;
   for v_count in
-    select c.lease_id, jsonb_build_array(jsonb_build_object('t', p_term.term_id,
-             'd', coalesce(hwqueue.domain_value(p_term.domain, n.node_id, n.rack, n.labels), ''),
-             'n', (coalesce(c.lease_id = v_lease, true) and exists (
-               select 1 from hwqueue.class_term m
-               where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = p_term.term_id))::int,
-             'h', (p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)))::int)) as counted
+    select c.lease_id, jsonb_build_array(t.value) as counted
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n, p_shard)) t
     -- asked again: before it was ours, register_node may have counted it anew
     where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.counted @> v_known) is not true
+      and (t.value -> 't')::bigint = p_term.term_id
   loop
     update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
     where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
@@ -2243,13 +2336,17 @@ CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard i
     select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
 $$;
 
-CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
+CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
     AS $$
   select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
-  from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
+  from unnest(p_touched) t
   where t.counts or t.use = 'away'
 $$;
+
+CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$ select hwqueue.counted_terms(hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)) $$;
 
 CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2379,6 +2476,8 @@ begin
     delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
+    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.class_range r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;
@@ -2739,7 +2838,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.first_entered
+CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.first_entered
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2760,23 +2859,26 @@ begin
       exit when v_index > 1;
       v_node := hwqueue.read_node(p_node, p_shard);
       -- who asks is alive: where leases may spread to is a matter of live nodes
-      update hwqueue.node_state s set seen_at = p_now
+      update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
       where s.shard_id = p_shard and s.node_id = p_node and s.seen_at + v_node.heartbeat_timeout <= p_now;
       select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_entry.class_id;
       v_place := p_places[1];
-      v_wait := hwqueue.waits_for(v_class, v_node, v_entry.eligible_at, p_now, p_shard);
+      select w.wait, case when not w.is_known then v_entry.class_id end into v_wait, v_first.unlooked
+      from hwqueue.waits_for(v_class, v_node, v_entry.eligible_at, p_now, p_shard) w;
       if v_entry.eligible_at + v_wait > p_now then
         select w.place, w.lease_id into v_place, v_entry.lease_id
         from hwqueue.lock_patient(v_entry.class_id, v_entry.tier, v_entry.rank, p_now - v_wait, p_now, p_shard) w;
       end if;
       if v_place is not null then
-        v_entered := hwqueue.enter_terms(v_class, v_entry.lease_id, v_node, p_now, p_shard);
+        v_entered := hwqueue.enter_terms(v_class, v_entry.lease_id, v_node, p_exact, p_now, p_shard);
         v_first.counted := v_entered.counted;
         if v_entered.reason is null then
           v_first.kept := array[v_place];
           return v_first;
         end if;
         v_first.is_new := v_entered.reason = 'unpublished';
+        v_first.is_open := v_entered.reason = 'unlooked';
+        v_first.unlooked := case when v_first.is_open then v_entry.class_id else v_first.unlooked end;
       end if;
       v_first.blocked := array[v_entry.class_id];
       return v_first;
@@ -2787,42 +2889,39 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_facts jsonb;
-  v_starts boolean;
+  v_facts jsonb := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+  v_touched hwqueue.touched_term[] := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
+  v_starts boolean := hwqueue.starts_group(p_class, v_facts);
   v_alone text[];
   v_shared text[];
 begin
-  v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-  v_starts := hwqueue.starts_group(p_class, v_facts);
   select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
   into v_alone, v_shared
   from (
-    select t.term_id || '@' || t.place as place, t.decides as alone
-    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
-    union all
     -- a group's gate is one for all places. A member that goes by another group shares it, too: two may each be the other's first
-    select t.term_id || '@', v_starts and t.decides
-    from hwqueue.touched_terms(p_class, p_lease, p_node, p_shard) t
-    where t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
+    select t.term_id || '@' || case t.use when 'toward' then '' else t.place end as place,
+           t.decides and (v_starts or t.use <> 'toward') as alone
+    from unnest(v_touched) t
+    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
+       or t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
   ) g;
-  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_now, p_shard);
+  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
       reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_now, p_shard) end;
+                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
     else
       reason := 'busy';
     end if;
   end if;
   if reason is null then
-    counted := hwqueue.counts_of(p_class, p_lease, p_node, p_shard);
+    counted := hwqueue.counted_terms(v_touched);
     perform hwqueue.add_counts(counted, 1, p_shard);
   end if;
 end
@@ -3345,44 +3444,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.extreme_affinity(p_class hwqueue.placement_class, p_affinity double precision, p_sign integer, p_now timestamp with time zone, p_shard integer) RETURNS double precision
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_named uuid[] := hwqueue.named_nodes(p_class);
-begin
-  return (
-    select a.affinity
-    from (
-      select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.class_id = p_class.class_id
-      union all
-      select e.affinity, null, e.node_id from hwqueue.node_eligibility e
-      where e.shard_id = p_shard and e.class_id = p_class.class_id
-      union all  -- those that have not seen the class yet
-      select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
-      from hwqueue.profile p
-      where p.shard_id = p_shard and (p_class.is_pinned
-               or p.classes_seen <= p_class.created_xid and p_class.class_id <> all (p.classes_judged))
-        and hwqueue.suits(p_class, p, null, '{}')
-      union all
-      select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
-      from hwqueue.node n
-      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-      where n.shard_id = p_shard and n.node_id = any (v_named)
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-    ) a
-    where (a.affinity - p_affinity) * p_sign > 0
-      and exists (
-        select 1 from hwqueue.node n
-        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-        where n.shard_id = p_shard and (n.profile_id = a.profile_id and n.node_id <> all (v_named) or n.node_id = a.node_id) and n.deregistered_at is null
-          and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-          and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
-    order by a.affinity * p_sign desc limit 1);
-end
-$$;
-
 CREATE FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3758,7 +3819,7 @@ begin
       select s.share from hwqueue.class_reach s
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
-      and (p_without = '{}' or e.class_id <> all (p_without))
+      and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- to score these takes long
       and (e.affinity is not null or exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
@@ -3838,12 +3899,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
+
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
   delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
-  update hwqueue.node_state s set classes_seen = '0', classes_judged = '{}', pinned_queues = '{}'
+  update hwqueue.node_state s set classes_seen = '0', classes_judged = '{}', pinned_queues = '{}', moved_xid = pg_current_xact_id()
   where s.shard_id = p_shard and s.node_id = p_node;
 end
 $$;
@@ -3981,6 +4046,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_wanted jsonb := jsonb_build_array(jsonb_build_object('t', p_term_id, 'n', 1));
+begin
+  return (
+    select coalesce(jsonb_object_agg(g.place, g.leases), '{}')
+    from (
+      select d.value ->> 'd' as place, count(distinct l.lease_id) as leases
+      from (
+        select c.lease_id, c.counted from hwqueue.claim c
+        where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
+        union all
+        select c.lease_id, c.counted from hwqueue.claim c
+        where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted
+        union all
+        select c.lease_id, c.counted from hwqueue.claim c
+        where c.shard_id = p_shard and c.node_id = any (p_dead) and c.counted @> v_wanted
+      ) l
+      cross join lateral jsonb_array_elements(l.counted) d
+      where (d.value -> 't')::bigint = p_term_id
+      group by 1
+    ) g);
+end
+$$;
+
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared') $$;
@@ -4064,6 +4156,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
+      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
+end
+$$;
+
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
@@ -4099,7 +4200,8 @@ begin
     perform hwqueue.check_heartbeat(p_claims, p_extend);
   end if;
   v_now := hwqueue.clock();
-  update hwqueue.node_state s set seen_at = v_now
+  update hwqueue.node_state s
+  set seen_at = v_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
   where s.shard_id = p_shard and s.node_id = (
     select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
     where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
@@ -4835,6 +4937,40 @@ begin
 end
 $$;
 
+CREATE TABLE hwqueue.spread_fleet (
+    shard_id integer NOT NULL,
+    fleet_key bigint NOT NULL,
+    fleet_id bigint NOT NULL,
+    places text[] NOT NULL,
+    place_count integer NOT NULL,
+    places_digest bigint NOT NULL,
+    dead uuid[] NOT NULL,
+    live_until timestamp with time zone NOT NULL,
+    unseen xid8[] NOT NULL,
+    next_xid xid8 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.spread_fleet IS 'where leases may spread to: the places of live nodes, for a domain and a kind of nodes; the newest row counts';
+
+COMMENT ON COLUMN hwqueue.spread_fleet.dead IS 'nodes there that were dead and had claims';
+
+COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can have died that lived';
+
+COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'it knows nothing of transactions from this one on, nor of those in unseen';
+
+CREATE FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_fleet hwqueue.spread_fleet;
+begin
+  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.live_until, f.unseen, f.next_xid into v_fleet
+  from hwqueue.spread_fleet f
+  where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
+  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard) then v_fleet end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4851,6 +4987,33 @@ begin
   end if;
   return v_known || jsonb_build_object('kept_at', (
     select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(v_known -> 'kept_out') k));
+end
+$$;
+
+CREATE TABLE hwqueue.class_range (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    range_id bigint NOT NULL,
+    best double precision,
+    worst double precision,
+    live_until timestamp with time zone NOT NULL,
+    unseen xid8[] NOT NULL,
+    next_xid xid8 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the live nodes that could run a class suit it, when somebody last looked; the newest row counts';
+
+COMMENT ON COLUMN hwqueue.class_range.live_until IS 'until then those two live; unseen and next_xid: as in spread_fleet';
+
+CREATE FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_range hwqueue.class_range;
+begin
+  select r.* into v_range from hwqueue.class_range r
+  where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
+  return case when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) then v_range end;
 end
 $$;
 
@@ -5112,6 +5275,67 @@ begin
       union
       select c.lease_id from hwqueue.claim c
       where p_expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+end
+$$;
+
+CREATE FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_term hwqueue.term;
+  v_fleet hwqueue.spread_fleet;
+  v_floor hwqueue.spread_floor;
+  v_gone jsonb;
+  v_level bigint;
+  v_dropped text[];
+begin
+  select t.* into v_term from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest;
+  v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+  if v_fleet.fleet_id is null then
+    return 'unlooked';
+  end if;
+  v_gone := hwqueue.gone_leases(v_term.term_id, v_fleet.dead, p_now, p_shard);
+  -- how many each place must have
+  v_level := (p_fact ->> 'held')::bigint - coalesce((v_gone ->> (p_fact ->> 'value'))::bigint, 0)
+    + case when (p_fact -> 'self')::boolean then 1 else 0 end - (p_spread ->> 'max_skew')::bigint;
+  if v_level <= 0 then
+    return null;
+  elsif v_fleet.place_count < coalesce((p_spread ->> 'min_domains')::int, 1) then
+    return 'spread_exceeded';
+  end if;
+  select f.* into v_floor from hwqueue.spread_floor f
+  where f.shard_id = p_shard and f.term_id = v_term.term_id order by f.floor_id desc limit 1;
+  -- not for ever: what has been written since is passed at every look, even if it is one place over and over
+  if v_floor.places_digest is distinct from v_fleet.places_digest
+     or pg_snapshot_xmax(pg_current_snapshot())::text::bigint - v_floor.next_xid::text::bigint > 10000 then
+    return 'unlooked';
+  end if;
+  v_dropped := array(
+    select k.domain from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= v_floor.next_xid
+    union all
+    select k.domain from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (v_floor.unseen)
+    limit 129);
+  if cardinality(v_dropped) > 128 then
+    return 'unlooked';
+  elsif exists (
+      select 1
+      from (
+        select l as place, true as is_live from unnest(v_floor.lowest) l where v_floor.least < v_level
+        union all
+        select d, false from unnest(v_dropped) d
+        union all
+        select g, false from jsonb_object_keys(v_gone) g
+      ) s
+      cross join lateral hwqueue.read_count(v_term.term_id, s.place, p_shard) n
+      where n.leases - coalesce((v_gone ->> s.place)::bigint, 0) < v_level
+        and (s.is_live or s.place = any (array(
+          select unnest(f.places) from hwqueue.spread_fleet f
+          where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id)))) then
+    return 'spread_exceeded';
+  end if;
+  return case when v_floor.least < v_level then 'unlooked' end;
 end
 $$;
 
@@ -5421,6 +5645,133 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_term hwqueue.term;
+  v_fleet hwqueue.spread_fleet;
+  v_floor hwqueue.spread_floor;
+  v_class hwqueue.placement_class;
+  v_range hwqueue.class_range;
+begin
+  for v_term in
+    select t.*
+    from hwqueue.placement_class c
+    cross join lateral jsonb_array_elements(c.spread) s
+    join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
+    where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally' and t.published_at is not null
+  loop
+    v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+    if v_fleet.fleet_id is not null then
+      v_fleet.places := (
+        select f.places from hwqueue.spread_fleet f
+        where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
+    else
+      v_fleet := hwqueue.look_at_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+      delete from hwqueue.spread_fleet f where f.ctid = any (array(
+        select o.ctid from hwqueue.spread_fleet o
+        where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
+      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, live_until, unseen, next_xid)
+      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.live_until,
+              v_fleet.unseen, v_fleet.next_xid);
+    end if;
+    v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
+    delete from hwqueue.spread_floor f where f.ctid = any (array(
+      select o.ctid from hwqueue.spread_floor o
+      where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
+    insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
+    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid);
+  end loop;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_range := hwqueue.known_range(p_class_id, p_now, p_shard);
+  if v_class.preferred <> '[]' and v_range.class_id is null then
+    v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
+    delete from hwqueue.class_range r where r.ctid = any (array(
+      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
+    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
+    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET enable_sort TO 'on'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_fleet hwqueue.spread_fleet;
+begin
+  select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
+         coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
+         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
+         (select x.next_xid from hwqueue.seen_now() x)
+  into v_fleet.places, v_fleet.dead, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
+  from (
+    select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
+           hwqueue.is_live(n, s, p_now) as is_live,
+           not hwqueue.is_live(n, s, p_now) and exists (
+             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id) as has_died
+    from (
+      select k.profile_id, k.rack, k.labels from hwqueue.profile k
+      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
+    join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+  ) l
+  where l.place is not null;
+  v_fleet.shard_id := p_shard;
+  v_fleet.fleet_key := hwqueue.fleet_key(p_spec, p_domain);
+  v_fleet.place_count := cardinality(v_fleet.places);
+  v_fleet.places_digest := hashtextextended(v_fleet.places::text, 0);
+  return v_fleet;
+end
+$$;
+
+CREATE TABLE hwqueue.spread_floor (
+    shard_id integer NOT NULL,
+    term_id bigint NOT NULL,
+    floor_id bigint NOT NULL,
+    places_digest bigint NOT NULL,
+    "least" bigint NOT NULL,
+    lowest text[] NOT NULL,
+    unseen xid8[] NOT NULL,
+    next_xid xid8 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.spread_floor IS 'the fewest leases of a max_skew term in one of the places of spread_fleet, when somebody last looked; the newest row counts';
+
+COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
+
+CREATE FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) RETURNS hwqueue.spread_floor
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET enable_sort TO 'on'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_floor hwqueue.spread_floor;
+begin
+  select coalesce(f.least, 0), coalesce(f.lowest, '{}'), x.unseen, x.next_xid
+  into v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid
+  from hwqueue.seen_now() x
+  left join (
+    select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
+    from unnest(p_places) p(place)
+    left join (
+      select k.domain, sum(k.leases) as leases from hwqueue.term_count k
+      where k.shard_id = p_shard and k.term_id = p_term_id group by k.domain) r on r.domain = p.place
+    group by 1 order by 1 limit 1
+  ) f on true;
+  v_floor.shard_id := p_shard;
+  v_floor.term_id := p_term_id;
+  return v_floor;
+end
+$$;
+
 CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, rank bigint, "position" bigint, is_first boolean, is_due boolean)
     LANGUAGE sql STABLE
     AS $$
@@ -5446,6 +5797,50 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
+$$;
+
+CREATE FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_named uuid[] := hwqueue.named_nodes(p_class);
+  v_range hwqueue.class_range;
+begin
+  with able as materialized (
+    select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.class_id = p_class.class_id
+    union all
+    select e.affinity, null, e.node_id from hwqueue.node_eligibility e
+    where e.shard_id = p_shard and e.class_id = p_class.class_id
+    union all  -- those that have not seen the class yet
+    select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
+    from hwqueue.profile p
+    where p.shard_id = p_shard and (p_class.is_pinned
+             or p.classes_seen <= p_class.created_xid and p_class.class_id <> all (p.classes_judged))
+      and hwqueue.suits(p_class, p, null, '{}')
+    union all
+    select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
+    from hwqueue.node n
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+    where n.shard_id = p_shard and n.node_id = any (v_named)
+      and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+  )
+  select b.affinity, w.affinity, coalesce(least(b.live_until, w.live_until), 'infinity'), x.unseen, x.next_xid
+  into v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid
+  from hwqueue.seen_now() x
+  -- from either end, to the first that lives
+  left join lateral (
+    select a.affinity, l.live_until from (select * from able order by affinity desc offset 0) a
+    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
+    where l.live_until is not null limit 1) b on true
+  left join lateral (
+    select a.affinity, l.live_until from (select * from able order by affinity offset 0) a
+    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
+    where l.live_until is not null limit 1) w on true;
+  v_range.shard_id := p_shard;
+  v_range.class_id := p_class.class_id;
+  return v_range;
+end
 $$;
 
 CREATE FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) RETURNS boolean
@@ -5474,7 +5869,8 @@ begin
   update hwqueue.profile_queue s
   set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids))) u limit 201)
+        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids)
+          and e.gpu_count = 0 and e.custom is null)) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
   return v_pinned or v_profile_ids <> '{}';
 end
@@ -5823,6 +6219,7 @@ begin
     values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
     update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard and m.term_id = v_term.term_id;
+    update hwqueue.class_rule r set term_id = v_new_id where r.shard_id = p_shard and r.term_id = v_term.term_id;
     delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term.term_id;
   end loop;
 end
@@ -6047,7 +6444,8 @@ CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_c
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_reason(s.value, p_class, p_facts, p_counts -> (s.ordinality - 1)::int, p_now, p_shard) as code offset 0) u
+    select hwqueue.spread_reason(s.value, p_class, p_facts, coalesce(p_counts -> (s.ordinality - 1)::int,
+      case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end), p_now, p_shard) as code offset 0) u
   where u.code is not null
   union all
   select 'away', 'anti_affinity_conflict', false,
@@ -6987,12 +7385,22 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_meets boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_state.meets_blocked <> p_meets then
+    update hwqueue.node_state s set meets_blocked = p_meets where s.shard_id = p_shard and s.node_id = p_state.node_id;
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
   update hwqueue.node_state s
-  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
+  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
         and n.core_ids = '{}',
       is_counted = hwqueue.is_counted(n)
@@ -7144,7 +7552,11 @@ begin
     update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
-    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}' where n.shard_id = p_shard;
+    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}', moved_xid = '0' where n.shard_id = p_shard;
+    update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
+    delete from hwqueue.spread_floor f where f.shard_id = p_shard;
+    delete from hwqueue.class_range r where r.shard_id = p_shard;
   end if;
   return v_next;
 end
@@ -7935,12 +8347,12 @@ CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.n
 declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
   v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
+  v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_without bigint[] := p_without;
   v_judged record;
   v_fit record;
   v_policy record;
-  v_best record;
-  v_first hwqueue.first_entered;
+  v_taken record;
   v_is_new boolean := p_is_new;
   v_published int;
 begin
@@ -7953,35 +8365,19 @@ begin
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
-    if v_fit.classes <> '{}' and v_fit.checked = '{}' then
-      v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
-                                  v_policy."window", v_policy.probe, p_now, p_shard);
-      places := v_best.places;
-      score := v_best.score;
+    if v_fit.checked = '{}' and v_fit.classes <> '{}' then
+      v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      places := v_taken.places;
+      score := v_taken.score;
+    elsif v_fit.checked <> '{}' then
+      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, p_state.meets_blocked or v_without <> '{}', p_queue_ids,
+                                      v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      places := v_taken.places;
+      score := v_taken.score;
+      counted := v_taken.counted;
+      v_without := v_without || v_taken.blocked;
+      v_is_new := v_is_new or v_taken.is_new;
     end if;
-    while v_fit.classes <> '{}' and v_fit.checked <> '{}' loop
-      begin
-        v_best := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, case when p_state.is_counted then 1 else p_limit end,
-                                    v_policy."window", v_policy.probe, p_now, p_shard);
-        places := v_best.places;
-        score := v_best.score;
-        exit when places = '{}';
-        v_first := hwqueue.enter_first(places, v_fit.checked, p_state.node_id, p_now, p_shard);
-        if v_first.kept = '{}' then
-          perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
-        end if;
-        places := v_first.kept;
-        counted := v_first.counted;
-        exit;
-      exception when sqlstate 'HWX01' then
-        places := '{}';
-      end;
-      v_is_new := v_is_new or v_first.is_new;
-      v_without := v_without || v_first.blocked;
-      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_fit.classes, v_fit.scores
-      from unnest(v_fit.classes, v_fit.scores) with ordinality k(class_id, score, ordinality) where k.class_id <> v_first.blocked[1];
-      v_fit.classes := coalesce(v_fit.classes, '{}');
-    end loop;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
       v_published := (hwqueue.publish_terms(2, case when places = '{}' then false end, p_now, p_shard)).published;
@@ -7990,6 +8386,7 @@ begin
     end if;
     exit when places <> '{}' or not (v_judged.more or v_published > 0);
   end loop;
+  perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
 end
 $$;
 
@@ -7998,49 +8395,73 @@ CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.n
     AS $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
+  v_without bigint[] := '{}';
   v_checked bigint[];
   v_first hwqueue.first_entered;
 begin
   score := 0;
   if p_is_plain then
-    select s.checked into v_checked from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+    v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
     if v_checked = '{}' then
       places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
-                                   p_room, v_limit, p_now, p_shard);
+                                   '{}', p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
-      select s.checked into v_checked from hwqueue.profile_queue s
-      where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+      v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
       if places <> '{}' and v_checked <> '{}' then
-        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, p_now, p_shard);
+        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, true, p_now, p_shard);
+        places := v_first.kept;
       end if;
-    else
-      begin
-        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank,
-                                     p_tried_position, p_room, v_limit, p_now, p_shard);
-        if places <> '{}' then
-          v_first := hwqueue.enter_first(places, array(
-            select unnest(s.checked) from hwqueue.profile_queue s
-            where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1]), p_state.node_id, p_now, p_shard);
-          if v_first.kept = '{}' then
-            perform hwqueue.give_up();  -- and the locks: others may claim what this node may not
-          end if;
-        end if;
-      exception when sqlstate 'HWX01' then
-        null;
-      end;
-    end if;
-    if v_first.kept is not null then
+    elsif cardinality(v_checked) <= 200 or not p_state.meets_blocked then  -- else too many to ask about here
+      if p_state.meets_blocked then
+        v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
+      end if;
+      v_first := hwqueue.try_front(p_state, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, v_without, p_room, v_limit,
+                                   p_now, p_shard);
       places := v_first.kept;
-      counted := v_first.counted;
     end if;
+    counted := v_first.counted;
   end if;
   p_is_plain := places <> '{}';
   if p_is_plain is distinct from true then
     select p.places, p.score, p.counted into places, score, counted
-    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, coalesce(v_first.blocked, '{}'),
-                             coalesce(v_first.is_new, false), p_now, p_shard) p;
+    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_without || v_first.blocked, coalesce(v_first.is_new, false),
+                             p_now, p_shard) p;
+  elsif v_checked <> '{}' then
+    perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET enable_sort TO 'on'
+    AS $$
+declare
+  v_fleet hwqueue.spread_fleet := hwqueue.look_at_fleet(p_spec, p_spread ->> 'domain', p_now, p_shard);
+  v_term_id bigint;
+  v_gone jsonb;
+  v_counts jsonb;
+begin
+  if p_recount is null then
+    v_term_id := (select t.term_id from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest);
+    v_gone := hwqueue.gone_leases(v_term_id, v_fleet.dead, p_now, p_shard);
+  end if;
+  select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
+                            'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
+  into v_counts
+  from (
+    select p.place, coalesce(r.leases, 0) as leases
+    from unnest(v_fleet.places) p(place)
+    left join (
+      select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
+      union all
+      select k.domain, sum(k.leases) - coalesce((v_gone ->> k.domain)::bigint, 0)
+      from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term_id group by k.domain
+    ) r on r.place = p.place
+  ) l;
+  return v_counts;
 end
 $$;
 
@@ -8428,10 +8849,12 @@ begin
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
+  delete from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = any (v_terms);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
   delete from hwqueue.term_count k where k.ctid = any (array(
     select o.ctid from hwqueue.term_count o
-    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 or not exists (
+    -- what says when it was lowered stays: who remembers a floor may not know of it yet
+    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 and o.dropped_xid is null or not exists (
       select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
   return cardinality(v_terms);
 end
@@ -8828,6 +9251,14 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+end
+$$;
+
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -9131,11 +9562,13 @@ CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zon
     AS $$
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
-    select coalesce(hwqueue.domain_value(hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+    select coalesce(hwqueue.term_place(p_spec, hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
            count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
-           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now) as here
+           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
+                              and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
     from hwqueue.claim c
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
     where c.shard_id = p_shard and c.class_id = any (array(
       select k.class_id from hwqueue.placement_class k
       where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
@@ -9167,7 +9600,7 @@ $$;
 CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
     LANGUAGE sql STABLE
     AS $$
-  select u.term_id, u.use, u.domain, coalesce(hwqueue.domain_value(u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+  select u.term_id, u.use, u.domain, coalesce(hwqueue.term_place(u.spec, u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
          u.decides, u.counts
   from (
     select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
@@ -9937,6 +10370,13 @@ CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now times
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 
+CREATE FUNCTION hwqueue.seen_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+  select array(select pg_snapshot_xip(pg_current_snapshot())
+               union select x from pg_current_xact_id_if_assigned() x where x is not null), pg_snapshot_xmax(pg_current_snapshot())
+$$;
+
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -10493,13 +10933,26 @@ CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestam
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
+CREATE FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
+    and not exists (
+      select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
+$$;
+
 CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_counts jsonb;
-  v_profiles bigint[] := case when p_class.is_pinned then null else hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
+  v_profiles bigint[];
 begin
+  if not p_spread ? 'tally' then
+    return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
+      (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
+  end if;
+  v_profiles := case when not p_class.is_pinned then hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n
@@ -10538,6 +10991,23 @@ CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.place
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
+CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when not p_class.is_pinned and not p_spread ? 'when' and p_spread #>> '{count_nodes,taints}' is distinct from 'honor' then
+      case when r.exprs = '[]' then '{}' else jsonb_build_object('require', r.exprs) end
+      || case when d.domains = '[]' then '{}' else jsonb_build_object('domains', d.domains) end end
+  from (
+    select coalesce(jsonb_agg(e.value order by e.ordinality), '[]') as exprs
+    from jsonb_array_elements(p_class.placement -> 'require') with ordinality e
+    where p_spread #>> '{count_nodes,affinity}' is distinct from 'ignore' and not e.value ?| array['leases', 'service', 'lease']
+  ) r, (
+    select coalesce(jsonb_agg(distinct s.value -> 'domain'), '[]') as domains
+    from jsonb_array_elements(p_class.spread) s
+    where s.value ? 'max_skew' and not s.value ? 'when' and s.value ->> 'domain' not in ('node', p_spread ->> 'domain')
+  ) d
+$$;
+
 CREATE FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) RETURNS bigint[]
     LANGUAGE sql STABLE
     AS $$
@@ -10560,6 +11030,10 @@ begin
     return 'spread_exceeded';
   elsif p_spread ? 'max_per_domain' then
     return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint then 'spread_exceeded' end;
+  elsif (v_fact ->> 'here')::bigint + v_self <= (p_spread ->> 'max_skew')::bigint then
+    return null;  -- however few there are elsewhere
+  elsif p_counts is null and not p_spread ? 'tally' then
+    return hwqueue.level_reason(p_spread, v_fact, (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
   end if;
   v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard));
   return case when coalesce((v_counts #>> array['here', v_fact ->> 'value'])::bigint, 0) + v_self
@@ -10681,7 +11155,7 @@ begin
     return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
                      from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
-    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+    v_held := hwqueue.read_total(p_term_id, p_shard);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
@@ -10786,6 +11260,41 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_classes bigint[] := p_classes;
+  v_scores double precision[] := p_scores;
+  v_asks boolean := p_asks;
+  v_asked boolean := false;
+  v_try record;
+begin
+  places := '{}';
+  blocked := '{}';
+  is_new := false;
+  loop
+    if v_asks then
+      blocked := blocked || hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard);
+      v_asked := true;
+    end if;
+    if blocked <> '{}' then
+      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_classes, v_scores
+      from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality) where k.class_id not in (select unnest(blocked));
+    end if;
+    exit when coalesce(v_classes, '{}') = '{}';
+    v_try := hwqueue.try_best(v_classes, v_scores, p_checked, p_node.node_id, p_queue_ids, p_limit, p_window, p_probe, p_now, p_shard);
+    places := (v_try.first).kept;
+    score := v_try.score;
+    counted := (v_try.first).counted;
+    exit when (v_try.first).blocked = '{}';
+    blocked := blocked || (v_try.first).blocked;
+    is_new := is_new or (v_try.first).is_new;
+    v_asks := not v_asked;
+  end loop;
+end
+$$;
+
 CREATE TABLE hwqueue.scheduled (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -10836,7 +11345,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -10853,6 +11362,9 @@ begin
   from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
   if v_eligible.is_even is distinct from true then
     return '{}';
+  end if;
+  if p_without <> '{}' then
+    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
@@ -11205,7 +11717,7 @@ begin
       when v_term.published_at is null and p_recount is null then 'null'::jsonb
       when v_term.lease_id is not null then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
       else hwqueue.count_fact(v_term.term_id, hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
-                              v_term.is_self, v_term.use <> 'cap', v_term.recount, p_now, p_shard) end;
+                              v_term.is_self, v_term.use, v_term.recount, p_now, p_shard) end;
   end loop;
   return v_facts;
 end
@@ -11245,6 +11757,13 @@ begin
   end if;
   return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
 end
+$$;
+
+CREATE FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', p_rack, p_labels)
+              then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
 $$;
 
 CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(index integer, place text, held bigint, here bigint)
@@ -11339,7 +11858,7 @@ CREATE FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard 
       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
-CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -11361,7 +11880,8 @@ begin
       end if;
     end loop;
     for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
-      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts, null, p_now, p_shard);
+      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
+        case when p_exact and v_expr ? 'max_skew' then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
       if v_reason is not null then
         return v_reason;
       end if;
@@ -11490,21 +12010,77 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
   cross join generate_series(1, 15) b(bucket)
 $$;
 
-CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
-    LANGUAGE sql STABLE
+CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS hwqueue.touched_term[]
+    LANGUAGE plpgsql STABLE
     AS $$
-  select t.term_id, t.use, t.domain, coalesce(hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-         bool_or(u.decides), bool_or(u.counts)
-  from (
-    select k.term_id, true as decides, (s.value -> 'self')::boolean as counts
-    from jsonb_array_elements(p_class.terms) s
-    join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
-    union all
-    select m.term_id, false, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
-  ) u
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
-  where u.decides or coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-  group by t.term_id, t.use, t.domain
+begin
+  return array(
+    select row(t.term_id, t.use, t.domain, coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+               bool_or(u.decides), bool_or(u.counts))::hwqueue.touched_term
+    from (
+      select k.term_id, true as decides, (s.value -> 'self')::boolean as counts
+      from jsonb_array_elements(p_class.terms) s
+      join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
+      union all
+      select m.term_id, false, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
+    ) u
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
+    where u.decides or coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
+    group by t.shard_id, t.term_id);
+end
+$$;
+
+CREATE FUNCTION hwqueue.try_best(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node uuid, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT first hwqueue.first_entered, OUT score double precision) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_best record;
+begin
+  for v_exact in 0 .. 1 loop
+    begin
+      v_best := hwqueue.take_best(p_classes, p_scores, p_queue_ids, p_limit, p_window, p_probe, p_now, p_shard);
+      score := v_best.score;
+      first := hwqueue.enter_first(v_best.places, p_checked, p_node, v_exact = 1, p_now, p_shard);
+      if first.blocked <> '{}' then
+        perform hwqueue.give_up();
+      end if;
+    exception when sqlstate 'HWX01' then
+      null;
+    end;
+    if first.unlooked is not null then
+      perform hwqueue.look_around(first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+    end if;
+    exit when first.is_open is not true;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.try_front(p_state hwqueue.node_state, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.first_entered
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_places tid[];
+  v_first hwqueue.first_entered;
+begin
+  for v_exact in 0 .. 1 loop
+    begin
+      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
+                                     p_without, p_room, p_limit, p_now, p_shard);
+      v_first := hwqueue.enter_first(v_places, hwqueue.checked_at_front(p_state.profile_id, p_queue_id, p_shard), p_state.node_id,
+                                     v_exact = 1, p_now, p_shard);
+      if v_first.blocked <> '{}' then
+        perform hwqueue.give_up();
+      end if;
+    exception when sqlstate 'HWX01' then
+      null;
+    end;
+    if v_first.unlooked is not null then
+      perform hwqueue.look_around(v_first.unlooked, p_now, p_shard);  -- out here, for it to be kept
+    end if;
+    exit when v_first.is_open is not true;
+  end loop;
+  return v_first;
+end
 $$;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -11754,30 +12330,70 @@ CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
   where length(p_version) <= 256 and m is not null
 $_$;
 
-CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS interval
+CREATE FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_best > p_here then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here))) else '0' end
+$$;
+
+CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
+begin
+  return query
+    select u.class_id
+    from unnest(p_classes) u(class_id)
+    cross join lateral (
+      select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    cross join lateral (
+      select e.affinity from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      union all
+      select e.affinity from hwqueue.node_eligibility e
+      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      limit 1) e
+    cross join lateral (
+      select x.tier, x.rank, x.eligible_at from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = u.class_id order by x.tier, x.rank, x.position limit 1) h
+    where r.live_until > p_now and v_moved < r.next_xid
+      and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
+      and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
+      -- behind it in this tier and rank all are younger
+      and not exists (
+        select 1 from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank) limit 1);
+end
+$$;
+
+CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_patience interval := coalesce(p_class.patience, (
     select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
   v_here double precision;
-  v_best double precision;
-  v_worst double precision;
+  v_range hwqueue.class_range;
 begin
+  wait := '0';
+  is_known := true;
   if p_eligible_at + v_patience <= p_now then
-    return '0';
+    return;
   end if;
   v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
                                    hwqueue.node_taints(p_node));
   if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
-    return '0';
+    return;
   end if;
-  v_best := hwqueue.extreme_affinity(p_class, v_here, 1, p_now, p_shard);
-  if v_best is null then
-    return '0';
+  v_range := hwqueue.known_range(p_class.class_id, p_now, p_shard);
+  if v_range.class_id is null then
+    is_known := p_class.preferred = '[]';
+    v_range := hwqueue.look_at_range(p_class, p_now, p_shard);
   end if;
-  v_worst := coalesce(hwqueue.extreme_affinity(p_class, v_here, -1, p_now, p_shard), v_here);
-  return v_patience * ((v_best - v_here) / (v_best - v_worst));
+  wait := hwqueue.wait_between(v_patience, v_here, v_range.best, v_range.worst);
 end
 $$;
 
@@ -12115,6 +12731,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = any (p_class_ids);
+  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self)
+  select p_shard, c.class_id, t.term_id, t.use, r.most, (c.terms #>> array[r.index, 'self'])::boolean
+  from hwqueue.placement_class c
+  cross join lateral (
+    select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
+    union all
+    select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
+    where not e.value ?| array['targets', 'when', 'tally']
+  ) r
+  join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
+  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
+end
+$$;
+
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql
     AS $$
@@ -12167,6 +12802,7 @@ begin
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;
+    perform hwqueue.write_rules(v_classes, p_shard);
     update hwqueue.placement_class c set terms_written = true where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
   return cardinality(v_classes);
@@ -12218,6 +12854,15 @@ CREATE TABLE hwqueue.attestation (
     attested_by text NOT NULL
 );
 
+ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.class_range_range_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.class_reach (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -12225,6 +12870,17 @@ CREATE TABLE hwqueue.class_reach (
     refreshed_at timestamp with time zone NOT NULL,
     CONSTRAINT class_reach_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
 );
+
+CREATE TABLE hwqueue.class_rule (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    term_id bigint NOT NULL,
+    use text NOT NULL,
+    most bigint,
+    is_self boolean NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.class_rule IS 'the terms by whose count in a node''s own place a class is kept from it; away, toward, cap and skew that are required on their own; most: of cap and skew, the limit';
 
 CREATE TABLE hwqueue.class_term (
     shard_id integer NOT NULL,
@@ -12828,6 +13484,24 @@ CREATE TABLE hwqueue.silent_node (
     told_at timestamp with time zone NOT NULL
 );
 
+ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+ALTER TABLE hwqueue.spread_floor ALTER COLUMN floor_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.spread_floor_floor_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE VIEW hwqueue.tag_distribution AS
  SELECT t.shard_id,
     t.label,
@@ -12844,11 +13518,14 @@ CREATE TABLE hwqueue.term_count (
     domain text NOT NULL,
     leases integer NOT NULL,
     holders integer NOT NULL,
-    updates integer NOT NULL
+    updates integer NOT NULL,
+    dropped_xid xid8
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.term_count IS 'what runs of a term in a domain: the sum over all rows of both';
+
+COMMENT ON COLUMN hwqueue.term_count.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
 ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.term_term_id_seq
@@ -12913,6 +13590,9 @@ ALTER TABLE ONLY hwqueue.attestation
 
 ALTER TABLE ONLY hwqueue.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (shard_id, lease_id);
+
+ALTER TABLE ONLY hwqueue.class_range
+    ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
 
 ALTER TABLE ONLY hwqueue.class_reach
     ADD CONSTRAINT class_reach_pkey PRIMARY KEY (shard_id, class_id);
@@ -12998,6 +13678,12 @@ ALTER TABLE ONLY hwqueue.shard
 ALTER TABLE ONLY hwqueue.silent_node
     ADD CONSTRAINT silent_node_pkey PRIMARY KEY (shard_id, node_id);
 
+ALTER TABLE ONLY hwqueue.spread_fleet
+    ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (shard_id, fleet_key, fleet_id);
+
+ALTER TABLE ONLY hwqueue.spread_floor
+    ADD CONSTRAINT spread_floor_pkey PRIMARY KEY (shard_id, term_id, floor_id);
+
 ALTER TABLE ONLY hwqueue.term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
 
@@ -13015,6 +13701,8 @@ CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
 CREATE INDEX claim_stopping ON hwqueue.claim USING btree (class_id) WHERE (stop_requested_at IS NOT NULL);
 
 CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
+
+CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (shard_id, class_id);
 
 CREATE INDEX class_term_class ON hwqueue.class_term USING btree (shard_id, class_id);
 
@@ -13270,6 +13958,8 @@ CREATE INDEX node_no_execute ON hwqueue.node USING btree (shard_id, node_id) WHE
 
 CREATE INDEX node_profile ON hwqueue.node USING btree (shard_id, profile_id);
 
+CREATE INDEX node_state_moved ON hwqueue.node_state USING btree (moved_xid);
+
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
 
 CREATE INDEX placement_class_asks ON hwqueue.placement_class USING gin (terms jsonb_path_ops) WHERE (terms <> '[]'::jsonb);
@@ -13303,6 +13993,8 @@ CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX term_anchors ON hwqueue.term USING gin (anchors);
+
+CREATE INDEX term_count_dropped ON hwqueue.term_count USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
 
 CREATE INDEX term_count_place ON hwqueue.term_count USING btree (shard_id, term_id, domain);
 
@@ -13539,6 +14231,8 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.acting() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
@@ -13547,7 +14241,7 @@ REVOKE ALL ON FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT index integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
@@ -13592,6 +14286,8 @@ REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_togethe
 REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -13662,6 +14358,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
@@ -13717,13 +14415,15 @@ REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -13774,9 +14474,9 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -13820,8 +14520,6 @@ REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_exte
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.extreme_affinity(p_class hwqueue.placement_class, p_affinity double precision, p_sign integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -13864,6 +14562,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
@@ -13883,6 +14583,8 @@ REVOKE ALL ON FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.give_up() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
@@ -13894,6 +14596,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_
 REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
@@ -13993,7 +14697,11 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -14028,6 +14736,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -14065,7 +14775,15 @@ REVOKE ALL ON FUNCTION hwqueue.lock_patient(p_class_id bigint, p_tier smallint, 
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -14200,6 +14918,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred bo
 
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_meets boolean, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
@@ -14280,6 +15000,8 @@ REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hw
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
@@ -14356,6 +15078,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task t
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
@@ -14467,6 +15191,8 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.seen_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -14530,9 +15256,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with 
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -14568,9 +15298,11 @@ REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -14602,6 +15334,8 @@ REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node 
 
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
@@ -14610,7 +15344,7 @@ REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
@@ -14623,6 +15357,10 @@ REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit v
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_best(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node uuid, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT first hwqueue.first_entered, OUT score double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_front(p_state hwqueue.node_state, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -14663,7 +15401,11 @@ REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
@@ -14694,6 +15436,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
