@@ -146,6 +146,11 @@ UNTAINT_NODE = _call("untaint_node", {**_NODE, "p_key": "text"}, {"p_effect": "t
 ATTEST_NODE = _call("attest_node", _TRUST, {"p_expires_at": "timestamp with time zone"})
 REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
 
+# explanations
+EXPLAIN_LEASE = _call("explain_lease", _LEASE, row=types.LeaseExplanation)
+EXPLAIN_CLASS = _call("explain_class", {"p_class": "bigint"}, row=types.ClassExplanation)
+WHAT_IF = _call("what_if", {"p_nodes": "jsonb"}, row=types.ServedClass)
+
 # services
 SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
 SERVICE_POLICY = _call("service_policy", _SERVICE)

@@ -21,6 +21,7 @@ HwqueueError
   BadArgument                QHA01  an argument is malformed, or out of range
   IsolationLevel             QHA02  the transaction is not read committed
   ConstraintError
+    ClassUnknown             QHC01  no placement class has this id
     PlacementInvalid         QHC03  the placement is malformed
     PlacementContradictory   QHC04  no node could ever meet the placement
     WireInvalid              QHW01  the params blob is not valid
@@ -47,6 +48,7 @@ __all__ = [
     "BY_SQLSTATE",
     "BadArgument",
     "BadToken",
+    "ClassUnknown",
     "ConfigError",
     "ConstraintError",
     "EmbeddedError",
@@ -238,6 +240,12 @@ class IsolationLevel(HwqueueError):
 
 class ConstraintError(HwqueueError):
     """What the lease asks of its node cannot be served; `detail["class"]` names a refused class."""
+
+
+class ClassUnknown(ConstraintError):
+    """No placement class has this id."""
+
+    default_sqlstate = "QHC01"
 
 
 class PlacementInvalid(ConstraintError):

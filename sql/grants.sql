@@ -51,6 +51,9 @@ grant execute on function
 
 -- Operators: everything that people on call need; no claims of their own.
 grant execute on function
+  hwqueue.explain_lease(uuid, int),
+  hwqueue.explain_class(bigint, int),
+  hwqueue.what_if(jsonb, int),
   hwqueue.list_leases(text, text, text, int, uuid, int),
   hwqueue.list_nodes(text, int),
   hwqueue.list_queues(int),

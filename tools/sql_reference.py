@@ -16,6 +16,7 @@ SUBJECTS = {
     "leases": "Leases: spawn, look at, change",
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",
+    "explain": "Explanations",
     "maintenance": "Maintenance",
 }
 INTRODUCTION = """# SQL functions

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from hwqueue.cli.connect import connection_string
+from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows
 from hwqueue.client import Client
@@ -99,6 +100,21 @@ def show(
     """Show all that is known about a lease, its failed attempts included."""
     with Client(connection_string(ctx), pool_size=1) as client:
         show_one(ctx, _facts(client.get_lease(identifier(lease_id, "LEASE_ID"))))
+
+
+@app.command(epilog="Example: hwqueue lease explain 01890a5d-ac96-774b-bcce-b302099a8057")
+def explain(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    *,
+    nodes: Annotated[
+        int, typer.Option(min=0, max=20, help="Show so many of the nearest nodes.")
+    ] = 5,
+) -> None:
+    """Say why a lease is where it is: of a pending one, what keeps which nodes from it."""
+    with Client(connection_string(ctx), pool_size=1) as client:
+        explanation = client.explain_lease(identifier(lease_id, "LEASE_ID"))
+    show_explanation(ctx, explanation, nodes)
 
 
 @app.command(epilog="Example: hwqueue lease cancel 01890a5d-ac96-774b-bcce-b302099a8057")

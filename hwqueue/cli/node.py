@@ -1,12 +1,24 @@
 """hwqueue node: who may run work, and taking machines out of service."""
 
+import json
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.inputs import find_node, identifier, json_object, moment, span, taint_of
+from hwqueue.cli.explanation import counted
+from hwqueue.cli.inputs import (
+    find_node,
+    identifier,
+    json_object,
+    json_value,
+    moment,
+    pairs,
+    span,
+    taint_of,
+)
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
@@ -167,6 +179,67 @@ def revoke(ctx: typer.Context, node: NodeName, domain: Domain) -> None:
     with Client(connection_string(ctx), pool_size=1) as client:
         was_there = client.revoke_attestation(find_node(client, node).node_id, domain)
     say(ctx, f"{node} is {'no longer' if was_there else 'not'} trusted for {domain}")
+
+
+@app.command(
+    "what-if",
+    epilog="Example: hwqueue node what-if --label gpu_model=A100 --gpu A100 --gpu A100 --count 3",
+)
+def what_if(
+    ctx: typer.Context,
+    *,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Label such a node has, key=value; the value is JSON or else text."),
+    ] = None,
+    capacity: Annotated[
+        str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
+    ] = "{}",
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Model of a GPU; once for each device.")
+    ] = None,
+    rack: Annotated[int | None, typer.Option(min=0, help="Number of its rack.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="So many such nodes.")] = 1,
+    spec: Annotated[
+        str | None,
+        typer.Option(help="Whole specification, or a list of them, instead: JSON or a file."),
+    ] = None,
+) -> None:
+    """Show which pending work such nodes could run if they were there; nothing is changed."""
+    if spec is not None:
+        if label or gpu or rack is not None or capacity != "{}" or count != 1:
+            raise ConfigError(
+                "--spec says everything: leave out --label, --capacity, --gpu, --rack, --count"
+            )
+        nodes = json_value(spec, "--spec")
+    else:
+        tags = {key: _scalar(value) for key, value in pairs(label or [], "--label").items()}
+        content = _spec("what-if", "{}", capacity, gpu or [], rack) | {"labels": tags}
+        nodes = content | {"count": count}
+    with Client(connection_string(ctx), pool_size=1) as client:
+        found = client.what_if(nodes)
+    rows = [
+        {
+            "queue": one.queue,
+            "asks": one.words,
+            "pending": one.pending if options_of(ctx).json else counted(one.pending),
+            "oldest_at": one.oldest_at,
+            "fits_at_once": one.fits_at_once,
+            "served_already": one.is_served_already,
+            "class_id": one.class_id,
+        }
+        for one in found
+    ]
+    show_rows(ctx, rows, empty="nothing that is pending could run on such nodes")
+
+
+def _scalar(text: str) -> Any:
+    """A label's value: a JSON scalar if it is one, else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 def _spec(name: str, tags: str, capacity: str, gpus: list[str], rack: int | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rich.text import Text
 from hwqueue.cli.options import Options, options_of
 from hwqueue.errors import (
     BadArgument,
+    ClassUnknown,
     ConfigError,
     ConstraintError,
     HwqueueError,
@@ -47,6 +48,7 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (LeaseNotFound, ExitCode.NOT_FOUND),
     (NodeUnknown, ExitCode.NOT_FOUND),
     (QueueUnknown, ExitCode.NOT_FOUND),
+    (ClassUnknown, ExitCode.NOT_FOUND),
     (BadArgument, ExitCode.USAGE),
     (ConstraintError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),

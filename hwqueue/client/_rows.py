@@ -46,6 +46,11 @@ def _only(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
 
 
+def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that the type knows: a newer schema may say more."""
+    return {name: values[name] for name in kind.__dataclass_fields__ if name in values}  # type: ignore[attr-defined]
+
+
 def _build(kind: type[T], values: dict[str, Any]) -> T:
     for name, convert in _CONVERTERS.get(kind, {}).items():
         if values[name] is not None:
@@ -110,6 +115,7 @@ def _reasons(value: Iterable[Mapping[str, Any]]) -> tuple[types.Reason, ...]:
             permanent=reason["permanent"],
             message=reason["message"],
             predicate=reason.get("predicate"),
+            stage=reason.get("stage"),
         )
         for reason in value
     )
@@ -140,12 +146,98 @@ def _attestations(value: Iterable[Mapping[str, Any]]) -> tuple[types.Attestation
     )
 
 
+def _funnel(value: Iterable[Mapping[str, Any]]) -> tuple[types.FunnelStage, ...]:
+    return tuple(types.FunnelStage(**_known(types.FunnelStage, stage)) for stage in value)
+
+
+def _blockers(value: Iterable[Mapping[str, Any]]) -> tuple[types.SoleBlocker, ...]:
+    return tuple(
+        types.SoleBlocker(
+            **{**_known(types.SoleBlocker, blocker), "samples": tuple(blocker["samples"])}
+        )
+        for blocker in value
+    )
+
+
+def _near_nodes(value: Iterable[Mapping[str, Any]]) -> tuple[types.NearNode, ...]:
+    return tuple(
+        types.NearNode(
+            node_id=UUID(node["node_id"]),
+            node=node["node"],
+            rack=node["rack"],
+            state=node["state"],
+            seen_at=datetime.fromisoformat(node["seen_at"]),
+            reasons=tuple(
+                types.NearReason(
+                    **{
+                        **_known(types.NearReason, reason),
+                        "holders": _holders(reason.get("holders", ())),
+                    }
+                )
+                for reason in node["reasons"]
+            ),
+        )
+        for node in value
+    )
+
+
+def _holders(value: Iterable[Mapping[str, Any]]) -> tuple[types.Holder, ...]:
+    return tuple(
+        types.Holder(
+            lease_id=UUID(holder["lease_id"]),
+            task=holder["task"],
+            queue=holder["queue"],
+            node=holder["node"],
+            since=datetime.fromisoformat(holder["since"]),
+            expires_at=datetime.fromisoformat(holder["expires_at"]),
+            service_id=UUID(holder["service_id"]) if "service_id" in holder else None,
+            stopping=holder.get("stopping", False),
+            holds=holder.get("holds"),
+        )
+        for holder in value
+    )
+
+
+def _help(value: Iterable[Mapping[str, Any]]) -> tuple[types.Help, ...]:
+    return tuple(
+        types.Help(
+            action=one["action"],
+            words=one["words"],
+            leases=one["leases"],
+            nodes=one.get("nodes"),
+            samples=tuple(one.get("samples", ())),
+            predicate=one.get("predicate"),
+            lease_id=UUID(one["lease_id"]) if "lease_id" in one else None,
+        )
+        for one in value
+    )
+
+
+def _waiting(value: Iterable[Mapping[str, Any]]) -> tuple[types.WaitingLease, ...]:
+    return tuple(
+        types.WaitingLease(
+            lease_id=UUID(lease["lease_id"]),
+            priority=lease["priority"],
+            eligible_at=datetime.fromisoformat(lease["eligible_at"]),
+            attempt=lease["attempt"],
+            deadline=_moment(lease["deadline"]),
+        )
+        for lease in value
+    )
+
+
 def _moment(value: str | None) -> datetime | None:
     return None if value is None else datetime.fromisoformat(value)
 
 
 _Converters = Mapping[str, Callable[[Any], Any]]
 _LEASE: _Converters = {"state": types.LeaseState}
+_EXPLANATION: _Converters = {
+    "funnel": _funnel,
+    "sole_blockers": _blockers,
+    "nearest": _near_nodes,
+    "help": _help,
+}
 _CONVERTERS: Mapping[type, _Converters] = {
     types.SpawnResult: _LEASE,
     types.LeaseSummary: _LEASE,
@@ -155,4 +247,6 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.Heartbeat: {"verdict": types.Verdict},
     types.Node: {"gpus": _gpus, "taints": _taints, "attestations": _attestations},
     types.NodeMatch: {"reasons": _reasons},
+    types.LeaseExplanation: {**_LEASE, **_EXPLANATION},
+    types.ClassExplanation: {**_EXPLANATION, "leases": _waiting},
 }

@@ -167,12 +167,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a node may not run something. predicate: the path of the failed expression, if any."""
+    """Why a node may not run something.
+
+    permanent: until the node or the lease changes. predicate: what failed, as the placement has it;
+    of capacity `{"resources": amounts}`; None where the code says all. stage: see `FunnelStage`.
+    """
 
     code: str
     permanent: bool
     message: str
-    predicate: str | None = None
+    predicate: Mapping[str, Any] | None = None
+    stage: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ GENERATION = 2**40  # a claim token is generation x 2^40 + the lease's own count
 
 _JSON = {
     *("policy", "params", "options", "leases", "changes", "spec", "claims", "settle"),
-    *("placement", "result", "error", "filter", "taint"),
+    *("placement", "result", "error", "filter", "taint", "nodes"),
 }
 _TABLES = """
   select relname from pg_class

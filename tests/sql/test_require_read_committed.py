@@ -49,6 +49,7 @@ SERVING: dict[str, dict[str, Any]] = {
     "list_queues": {},
     "match_nodes": {"placement": {}},
     "service_policy": {"service": ID},
+    "what_if": {"nodes": {}},
 }
 LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 

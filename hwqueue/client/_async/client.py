@@ -9,6 +9,7 @@ from typing import Any, Self
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.claims import AsyncClaims
+from hwqueue.client._async.explain import AsyncExplain
 from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.queues import AsyncQueues
@@ -17,7 +18,7 @@ from hwqueue.client._async.services import AsyncServices
 from hwqueue.types import SchemaVersion
 
 
-class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncServices):
+class AsyncClient(AsyncQueues, AsyncLeases, AsyncClaims, AsyncNodes, AsyncExplain, AsyncServices):
     """Everything the SQL functions do; the methods have their names.
 
     Args:

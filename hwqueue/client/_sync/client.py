@@ -10,6 +10,7 @@ from typing import Any, Self
 from hwqueue import calls
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.claims import Claims
+from hwqueue.client._sync.explain import SyncExplain
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
@@ -18,7 +19,7 @@ from hwqueue.client._sync.services import Services
 from hwqueue.types import SchemaVersion
 
 
-class Client(Queues, Leases, Claims, Nodes, Services):
+class Client(Queues, Leases, Claims, Nodes, SyncExplain, Services):
     """Everything the SQL functions do; the methods have their names.
 
     Args:

@@ -1,0 +1,101 @@
+"""An explanation as text: why a lease is where it is."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import cell, to_json
+from hwqueue.types import LeaseExplanation, NearNode, NearReason
+
+_MOST = 10_000
+
+
+def show_explanation(ctx: typer.Context, explanation: LeaseExplanation, nodes: int) -> None:
+    """Print it, with so many of the nearest nodes; all of them with --json."""
+    if options_of(ctx).json:
+        typer.echo(to_json(dataclasses.asdict(explanation)))
+        return
+    console = Console(highlight=False)
+    for line in _lines(explanation, nodes):
+        console.print(line, soft_wrap=True)
+
+
+def counted(number: int) -> str:
+    """A number that was counted to 10,001."""
+    return f"{number}" if number <= _MOST else f"more than {_MOST}"
+
+
+def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
+    yield Text.assemble(
+        ("lease ", "bold"),
+        f"{found.lease_id} is ",
+        (found.state.value, "bold"),
+        " in ",
+        cell(found.queue),
+    )
+    yield cell(found.headline)
+    yield Text()
+    kind = "until nodes or the lease change" if found.permanent else "may pass"
+    yield _fact("code", f"{found.code} ({kind})")
+    yield _fact("asks", found.words)
+    if found.pending is None:
+        return
+    yield _fact(
+        "pending",
+        f"{counted(found.pending)} of its class; {counted(found.position or 0)} come before it",
+    )
+    yield _fact(
+        "nodes",
+        f"{found.nodes_registered} registered, {found.nodes_live} live, "
+        f"{found.nodes_matching} of the right kind and size, {found.nodes_free} could take it now",
+    )
+    yield _fact(
+        "left after", " > ".join(f"{stage.stage} {stage.nodes}" for stage in found.funnel or ())
+    )
+    yield from _part(
+        "Kept out by one thing alone",
+        (
+            f"{blocker.nodes:6}  {blocker.words} ({', '.join(blocker.samples)})"
+            for blocker in found.sole_blockers or ()
+        ),
+    )
+    yield from _part("What would help", (f"  {one.words}" for one in found.help or ()))
+    nearest = (found.nearest or ())[:nodes]
+    yield from _part("Nearest nodes", (line for node in nearest for line in _node(node)))
+
+
+def _fact(name: str, value: str) -> Text:
+    return Text.assemble((f"{name:12}", "bold"), cell(value))
+
+
+def _part(title: str, lines: Iterable[str]) -> Iterator[Text]:
+    listed = list(lines)
+    if listed:
+        yield Text()
+        yield Text(title, "bold")
+        yield from map(cell, listed)
+
+
+def _node(node: NearNode) -> Iterator[str]:
+    where = "" if node.rack is None else f", rack {node.rack}"
+    yield f"  {node.node} ({node.state}{where}){'' if node.reasons else ': could take it now'}"
+    yield from (f"    {_reason(reason)}" for reason in node.reasons)
+
+
+def _reason(reason: NearReason) -> str:
+    parts = [reason.code]
+    if reason.wanted:
+        parts.append(f": wants {reason.wanted}")
+    if reason.has:
+        parts.append(f", has {reason.has}")
+    for holder in reason.holders[:1]:
+        whose = f"service {holder.service_id}" if holder.service_id else f"task {holder.task}"
+        holds = f"holds {holder.holds}" if holder.holds else "is there"
+        parts.append(f"; lease {holder.lease_id} of {whose} {holds}")
+    if len(reason.holders) > 1:
+        parts.append(f", and {len(reason.holders) - 1} more")
+    return "".join(parts)

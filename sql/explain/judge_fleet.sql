@@ -1,0 +1,115 @@
+-- Every registered node judged for a class, by the rules of class_failures: what is the same for all nodes of a profile once for each, what moves
+-- once for each node, all in one statement.
+
+-- The order in which nodes drop out: what a funnel shows.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.funnel_stages() returns text[]
+language sql immutable parallel safe
+as $$ select array['live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
+
+-- Every rule that every registered node fails; a silent one fails the stage live.
+-- p_known: see known_of_others.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
+returns table (node_id uuid, stage text, code text, permanent boolean, predicate jsonb, lacks int)
+language plpgsql stable
+as $$
+declare
+  v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
+  v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
+begin
+  return query
+    with fleet as materialized (
+      select n, n.node_id, n.profile_id, hwqueue.is_live(n, s, p_now) as is_live
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), of_profile as materialized (
+      select p.profile_id, x.stage, x.code, x.permanent, x.predicate
+      from hwqueue.profile p
+      cross join lateral hwqueue.profile_failures(v_of_profile, p_class, p.labels, p.rack, p.taints, p.cpu_isolation, p.gpu_exclusivity,
+                                                  p.gpu_share_mode) x
+      where p.shard_id = p_shard and p.profile_id in (select f.profile_id from fleet f)
+    ), kept as materialized (
+      select f.node_id, min(d.domain) as domain
+      from fleet f
+      cross join (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
+      join (select k.value ->> 0 as domain, k.value ->> 1 as place from jsonb_array_elements(p_known -> 'kept_out') k) k
+        on k.domain = d.domain and k.place = hwqueue.domain_value(d.domain, f.node_id, (f.n).rack, (f.n).labels)
+      group by f.node_id
+    ), facts as materialized (
+      select * from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard)
+    )
+    select f.node_id, x.stage, x.code, x.permanent, x.predicate, x.lacks
+    from fleet f
+    left join facts t on t.node_id = f.node_id
+    left join kept k on k.node_id = f.node_id
+    cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
+    cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
+    union all
+    select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
+    union all
+    select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
+end
+$$;
+
+-- The whole fleet and a class: {"registered", "live", "matching": live, not cordoned and of the right kind and size, "free": could take it now,
+-- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes": kept out by
+-- this alone, "samples"}], "first": the same of what nodes fail first, "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching
+-- node that suits the class best, "best_free": the node_id of the best that is free}.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamptz, p_shard int)
+returns jsonb
+language sql stable
+as $$
+  with failing as materialized (
+    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank
+    from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
+  ), verdict as materialized (
+    select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    left join (
+      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed
+      from failing f group by f.node_id) x on x.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null
+  ), liked as materialized (
+    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
+    from hwqueue.profile p where p_prefers and not p_class.is_pinned and p.shard_id = p_shard
+  ), best as materialized (
+    select v.node_id, v.name, v.failures, case when p_class.is_pinned
+             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, hwqueue.node_taints(n)) else l.affinity end as affinity
+    from verdict v
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
+    left join liked l on l.profile_id = n.profile_id
+    where p_prefers and v.first_rank >= 8
+  ), grouped as (
+    select f.stage, f.code, f.permanent, f.predicate, f.lacks, min(f.rank) as rank, count(*) filter (where v.failures = 1) as alone,
+           count(*) filter (where v.first_rank = f.rank) as first,
+           (array_agg(v.name order by v.name) filter (where v.failures = 1))[1:3] as alone_samples,
+           (array_agg(v.name order by v.name) filter (where v.first_rank = f.rank))[1:3] as first_samples
+    from failing f join verdict v on v.node_id = f.node_id
+    where v.failures = 1 or v.first_rank = f.rank
+    group by f.stage, f.code, f.permanent, f.predicate, f.lacks
+  )
+  select jsonb_build_object(
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'matching', count(*) filter (where v.first_rank >= 8),
+    'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
+    'funnel', (
+      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
+      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
+    'sole', (
+      select coalesce(jsonb_agg(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
+               'nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
+      from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
+    'first', (
+      select coalesce(jsonb_agg(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
+               'nodes', g.first, 'samples', g.first_samples) order by g.rank desc, g.first desc, g.predicate), '[]')
+      from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
+    'near', (
+      select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')
+      from (select * from verdict x order by x.fixed, x.failures, x.name limit 20) d),
+    'best', (select b.name from best b order by b.affinity desc nulls last, b.name limit 1),
+    'best_free', (select b.node_id from best b where b.failures = 0 order by b.affinity desc nulls last, b.name limit 1))
+  from verdict v
+$$;

@@ -1,0 +1,102 @@
+-- What keeps leases of a class off a node: every rule, in two parts, so that nodes of one profile share the first. Both are made of the
+-- functions that claims decide with (expr_reason, barring_taints, spread_reason, isolation_conflicts, shortage); reasons and explanations
+-- read these rows, so none of them can disagree.
+--   stage: labels, taints, trust, isolation, capacity (what the node has in all), free (what is left of it), away (other leases), spread, cordon
+--   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as bits (see shortage)
+-- SQL functions of one select each: the planner puts them in place of their calls.
+
+-- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they name nodes, resources or trust
+-- domains, or ask about other leases.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
+  from jsonb_array_elements(p_required) with ordinality e
+  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust) || exists(@.leases) || exists(@.service) || exists(@.lease))',
+                          '{}', true) <> p_of_profile
+$$;
+
+-- What is short of a class's needs on a node, as bits: now, and when the node is idle; contended: what the lease would have to itself and
+-- others have now.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
+                                                 out lacks_now int, out lacks_ever int, out contended int)
+language plpgsql stable parallel safe
+as $$
+begin
+  lacks_ever := 0;
+  contended := 0;
+  lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
+  if lacks_now <> 0 then
+    lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
+    contended := lacks_now & ~lacks_ever
+      & (case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
+         + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end);
+  end if;
+end
+$$;
+
+-- What a profile fails; p_exprs: exprs_of the profile. A class that names a device is judged by its nodes for isolation.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb,
+                                                    p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text)
+returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
+language sql stable
+as $$
+  select 'labels', u.code, true, null::text, e.value, null::int
+  from jsonb_array_elements(p_exprs) e
+  cross join lateral (select hwqueue.expr_reason(e.value, p_labels, p_rack, null, '{}', null) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'taints', 'untolerated_taint', true, null, t.value, null
+  from jsonb_array_elements(case when p_taints = '[]' then '[]' else hwqueue.barring_taints(p_taints, p_class.tolerate) end) t
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
+  where p_class.gpu_wanted = '{}'
+$$;
+
+-- What a node fails for itself, now; p_exprs: exprs_of the class that are not the profile's; p_facts: see term_facts; p_counts: spread_counts in the
+-- order of the class's spread, null: not known; p_kept_out: the domain out of which something keeps it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
+                                                 p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
+returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
+language sql stable
+as $$
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end, u.code, x.is_fixed, null::text, e.value, null::int
+  from jsonb_array_elements(p_exprs) e
+  cross join lateral (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts, k.attested) as code offset 0) u
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, null, k.attested) is not null as is_fixed
+    where u.code is not null offset 0) x
+  union all
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_reason(s.value, p_class, p_facts, p_counts -> (s.ordinality - 1)::int, p_now, p_shard) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'away', 'anti_affinity_conflict', false, format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
+  where p_kept_out is not null
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
+                                   p_node.gpu_parents) c
+  where p_class.gpu_wanted <> '{}'
+  union all
+  -- of what it would have to itself the node may have enough, and others have it now
+  select v.stage, v.code, v.permanent, null, null, v.lacks
+  from hwqueue.node_shortage(p_class, p_node, p_load) s
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, s.contended),
+    (case when s.lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', s.lacks_ever <> 0, s.lacks_now - s.contended)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
+  union all
+  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+  where p_node.cordoned_at is not null
+$$;

@@ -1,0 +1,73 @@
+"""What tests of explanations ask again and again."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from tests.sql.api import Api, Node, Row
+
+_CLASS = "select class_id from hwqueue.lease where lease_id = %s"
+_IN_FORCE = """
+  select not exists (select from hwqueue.term where published_at is null)
+    and not exists (select from hwqueue.placement_class where terms <> '[]' and not terms_written)
+"""
+_LOOKS = 600  # one every 10 ms
+
+
+def clear(api: Api) -> None:
+    """Deregister every node: explanations are about the whole fleet."""
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+
+
+def explain(api: Api, lease: UUID) -> Row:
+    """Explain a lease."""
+    return api.row("explain_lease", lease=lease)
+
+
+def explain_class(api: Api, lease: UUID) -> Row:
+    """Explain the class of a lease."""
+    return api.row("explain_class", **{"class": class_of(api, lease)})
+
+
+def class_of(api: Api, lease: UUID) -> int:
+    """The placement class of a lease."""
+    row = api.conn.execute(_CLASS, [lease]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def put_in_force(api: Api) -> None:
+    """Reap until everything that is asked about other leases is in force."""
+    for _ in range(_LOOKS):
+        api.rows("reap")
+        if api.conn.execute(_IN_FORCE).fetchone() == (True,):
+            return
+        api.conn.execute("select pg_sleep(0.01)")
+    raise AssertionError("some session on this server keeps a transaction open")
+
+
+def near(found: Row, node: Node) -> Row:
+    """What an explanation says of one node."""
+    [row] = [row for row in found["nearest"] if row["node_id"] == str(node.node_id)]
+    return dict(row)
+
+
+def codes(found: Row, node: Node) -> list[str]:
+    """The codes of what keeps a node out."""
+    return [reason["code"] for reason in near(found, node)["reasons"]]
+
+
+def funnel(found: Row) -> Mapping[str, int]:
+    """The nodes that are left after each stage."""
+    return {stage["stage"]: stage["nodes"] for stage in found["funnel"]}
+
+
+def actions(found: Row) -> list[str]:
+    """What would help."""
+    return [one["action"] for one in found["help"]]
+
+
+def label(key: str, *values: Any) -> Row:
+    """A label that must have one of these values."""
+    return {"label": key, "op": "in", "values": list(values)}

@@ -1,0 +1,380 @@
+"""explain_lease and explain_class: every state, and what keeps pending leases from each node."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import NOBODY, Api, Row, token
+from tests.sql.explained import actions, clear, codes, explain, explain_class, funnel, label, near
+
+GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def _alone(api: Api) -> None:
+    clear(api)
+
+
+def test_nodes_that_could_take_it_now(api: Api) -> None:
+    node, queue = api.node(), api.queue()
+    first, lease = api.spawn(queue), api.spawn(queue)
+    found = explain(api, lease)
+    assert (found["state"], found["code"], found["permanent"]) == ("pending", "ready", False)
+    assert found["headline"] == "1 node could take it now; 1 lease of the queue come before it"
+    assert (found["position"], found["pending"]) == (1, 2)
+    assert explain(api, first)["headline"] == "1 node could take it now; it is the first in line"
+    assert near(found, node)["reasons"] == []
+    assert set(funnel(found).values()) == {1}
+    assert (found["sole_blockers"], found["help"], found["waits_until"]) == ([], [], None)
+    assert found["words"] == "any node"
+
+
+def test_the_place_in_line_goes_by_priority(api: Api) -> None:
+    queue = api.queue()
+    leases = [api.spawn(queue, priority=priority) for priority in (1, 5, 5, 3)]
+    api.spawn(api.queue())
+    assert [explain(api, lease)["position"] for lease in leases] == [3, 0, 1, 2]
+
+
+def test_scheduled(api: Api, clock: Clock) -> None:
+    lease = api.spawn(api.queue(), delay=90)
+    found = explain(api, lease)
+    assert (found["state"], found["code"]) == ("scheduled", "scheduled")
+    assert found["headline"] == "scheduled: claimable in 1 min"
+    assert found["waits_until"] - found["as_of"] == timedelta(seconds=90)
+    assert found["funnel"] is found["nearest"] is found["position"] is None
+    clock.advance(timedelta(seconds=90))
+    assert "due" in explain(api, lease)["headline"]
+
+
+def test_scheduled_after_a_failure(api: Api) -> None:
+    queue = api.queue(retry={"kind": "fixed", "base": 30})
+    claim = api.running(queue)
+    api.rows("fail_lease", **token(claim), error={"type": "Boom", "message": "it\nbroke"})
+    found = explain(api, claim["lease_id"])
+    assert found["headline"] == (
+        "scheduled: claimable in 30 s, for attempt 2; the one before ended with Boom: it broke"
+    )
+
+
+def test_claimed(api: Api, clock: Clock) -> None:
+    node, queue = api.node(), api.queue(claim_timeout=60, max_attempts=3)
+    claim = api.running(queue, node)
+    clock.advance(timedelta(seconds=5))
+    found = explain(api, claim["lease_id"])
+    assert (found["state"], found["code"]) == ("claimed", "claimed")
+    assert found["headline"] == (
+        f"runs on {node.name} for 5 s, attempt 1 of 3; "
+        "its claim ends in 55 s unless its worker goes on"
+    )
+    assert found["waits_until"] == claim["expires_at"]
+    api.rows("cancel_lease", lease=claim["lease_id"], reason="not needed")
+    clock.advance(timedelta(seconds=1))
+    found = explain(api, claim["lease_id"])
+    assert found["code"] == "cancelled"
+    assert found["headline"].endswith("it was asked to stop 1 s ago (cancelled: not needed)")
+    clock.advance(timedelta(seconds=60))
+    found = explain(api, claim["lease_id"])
+    assert found["code"] == "expired"
+    assert "its claim expired 6 s ago" in found["headline"]
+
+
+def test_what_has_ended(api: Api, clock: Clock) -> None:
+    node, queue = api.node(), api.queue(max_attempts=1)
+    completed, failed = (api.running(queue, node) for _ in range(2))
+    api.rows("complete_lease", **token(completed))
+    api.rows("fail_lease", **token(failed), error={"message": "no such file"})
+    cancelled = api.spawn(queue)
+    api.rows("cancel_lease", lease=cancelled, reason="why not")
+    clock.advance(timedelta(seconds=2))
+    found = explain(api, completed["lease_id"])
+    assert (found["code"], found["permanent"]) == ("completed", True)
+    assert found["headline"] == f"completed 2 s ago on {node.name}, attempt 1"
+    found = explain(api, failed["lease_id"])
+    assert found["headline"] == f"failed 2 s ago on {node.name}, attempt 1: no such file"
+    assert explain(api, cancelled)["headline"] == "cancelled 2 s ago: why not"
+
+
+def test_a_deadline(api: Api, clock: Clock) -> None:
+    api.node()
+    now = api.row("explain_lease", lease=api.spawn(api.queue()))["as_of"]
+    lease = api.spawn(api.queue(), deadline=(now + timedelta(seconds=20)).isoformat())
+    assert explain(api, lease)["headline"].endswith("unless it is claimed in 20 s, it fails")
+    clock.advance(timedelta(seconds=21))
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("deadline_exceeded", True)
+
+
+def test_the_queue_is_paused(api: Api) -> None:
+    node, queue = api.node(), api.queue()
+    lease = api.spawn(queue)
+    api.rows("pause_queue", queue=queue)
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("queue_paused", False)
+    assert found["headline"].startswith(f"queue {queue} is paused since")
+    assert actions(found) == ["resume"]
+    assert queue in found["help"][0]["words"]
+    assert near(found, node)["reasons"] == []
+
+
+def test_no_node_at_all(api: Api) -> None:
+    found = explain(api, api.spawn(api.queue()))
+    assert (found["code"], found["headline"]) == ("no_nodes", "no node is registered")
+    assert found["nearest"] == []
+    assert actions(found) == ["register", "add_node"]
+    assert set(funnel(found).values()) == {0}
+
+
+def test_all_are_silent(api: Api, clock: Clock) -> None:
+    node = api.node(heartbeat_timeout=45)
+    lease = api.spawn(api.queue())
+    clock.advance(timedelta(minutes=3))
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("node_not_live", False)
+    assert found["headline"] == "all 1 nodes are silent: the last sign of life came 3 min ago"
+    assert near(found, node)["state"] == "silent"
+    assert codes(found, node) == ["node_not_live"]
+    assert actions(found)[0] == "revive"
+
+
+UNSATISFIABLE = "required_affinity_unsatisfiable"
+# what a lease asks: code, stage, action, what is said of it, what the node has
+ALONE: dict[str, tuple[Row, tuple[str, str, str], str | None, str | None]] = {
+    "label": (
+        {"require": [label("model", "A100")]},
+        ("label_mismatch", "labels", "relax"),
+        "model in A100",
+        '"T4"',
+    ),
+    "no label": (
+        {"require": [label("gone", 1)]},
+        ("label_missing", "labels", "relax"),
+        "gone in 1",
+        None,
+    ),
+    "rack": (
+        {"require": [{"rack": 3}]},
+        (UNSATISFIABLE, "labels", "relax"),
+        "in rack 3",
+        "rack 1",
+    ),
+    "node": (
+        {"require": [{"node": str(NOBODY)}]},
+        (UNSATISFIABLE, "labels", "relax"),
+        f"on node {NOBODY}",
+        None,
+    ),
+    "away": (
+        {"require": [{"rack": 1, "away": True}]},
+        ("anti_affinity_conflict", "labels", "relax"),
+        "not in rack 1",
+        "rack 1",
+    ),
+    "trust": (
+        {"require": [{"trust": "acme"}]},
+        ("trust_not_attested", "trust", "attest"),
+        "trusted for acme",
+        "trusted for nothing",
+    ),
+    "isolation": (
+        {"isolation": {"cpu": "whole_core"}},
+        ("no_node_supports_class", "isolation", "isolate"),
+        "CPU isolation whole_core",
+        "best_effort",
+    ),
+    "gpus": (
+        {"resources": {"gpu": 3}},
+        ("insufficient_capacity", "capacity", "resize"),
+        "3 GPU",
+        "2 GPU",
+    ),
+    "amounts": (
+        {"resources": {"cpu_milli": 9000, "license": 2}},
+        ("insufficient_capacity", "capacity", "resize"),
+        "9 CPU, 2 license",
+        "4 CPU, 1 license",
+    ),
+    "any": (
+        {"require": [{"any": [[label("model", "A100")], [{"rack": 4}]]}]},
+        (UNSATISFIABLE, "labels", "relax"),
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_one_thing_keeps_the_node_out(api: Api, case: str) -> None:
+    placement, (code, stage, action), said, has = ALONE[case]
+    node = api.node(
+        labels={"model": "T4"}, rack=1, gpus=GPUS, capacity={"cpu_milli": 4000, "license": 1}
+    )
+    lease = api.spawn(api.queue(), placement=placement)
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == (code, True)
+    assert found["headline"].startswith("no live node can run it: 1 node would match but for ")
+    assert (found["nodes_live"], found["nodes_matching"], found["nodes_free"]) == (1, 0, 0)
+    [blocker] = found["sole_blockers"]
+    assert (blocker["code"], blocker["stage"], blocker["nodes"]) == (code, stage, 1)
+    assert blocker["samples"] == [node.name]
+    [reason] = near(found, node)["reasons"]
+    assert (reason["code"], reason["stage"], reason["permanent"]) == (code, stage, True)
+    assert reason["message"]
+    if said is not None:
+        assert blocker["words"] == reason["wanted"] == said
+    if has is not None:
+        assert reason["has"] == has
+    left = list(funnel(found).items())
+    lost = [name for name, _ in left].index(stage)
+    assert [nodes for _, nodes in left] == [1] * lost + [0] * (len(left) - lost)
+    assert actions(found)[:2] == [action, "add_node"]
+    assert found["help"][0]["leases"] == 1
+    of_class = explain_class(api, lease)
+    for column in ("code", "permanent", "headline", "funnel", "sole_blockers", "nearest", "help"):
+        assert of_class[column] == found[column], column
+    assert [row["lease_id"] for row in of_class["leases"]] == [str(lease)]
+
+
+def test_a_taint(api: Api) -> None:
+    node, queue = api.node(), api.queue()
+    api.rows("taint_node", node=node.node_id, taint={"key": "film", "effect": "no_schedule"})
+    found = explain(api, api.spawn(queue))
+    assert (found["code"], found["permanent"]) == ("untolerated_taint", True)
+    [reason] = near(found, node)["reasons"]
+    assert reason["has"] == "film:no_schedule"
+    assert actions(found)[0] == "tolerate"
+
+
+def test_cordoned_nodes(api: Api) -> None:
+    node = api.node()
+    api.rows("cordon_node", node=node.node_id)
+    found = explain(api, api.spawn(api.queue()))
+    assert (found["code"], found["permanent"]) == ("node_draining", False)
+    assert found["headline"] == "1 node matches, but it is cordoned"
+    assert actions(found)[0] == "uncordon"
+    assert node.name in found["help"][0]["words"]
+    assert near(found, node)["state"] == "cordoned"
+
+
+def test_the_nodes_that_match_are_silent(api: Api, clock: Clock) -> None:
+    api.node(labels={"a": 1}, heartbeat_timeout=45)
+    clock.advance(timedelta(seconds=50))
+    api.node()
+    found = explain(api, api.spawn(api.queue(), placement={"require": [label("a", 1)]}))
+    assert (found["code"], found["permanent"]) == ("node_not_live", False)
+    assert found["headline"] == "1 node matches, but it is silent"
+    assert actions(found) == ["revive", "relax", "add_node"]
+
+
+def test_the_last_ones_lack_something(api: Api) -> None:
+    """No single thing keeps any node out: the funnel says how far they came."""
+    nodes = [api.node(labels={"a": n}) for n in range(3)]
+    placement = {"require": [label("a", 1, 2), label("b", 1)], "resources": {"gpu": 1}}
+    found = explain(api, api.spawn(api.queue(), placement=placement))
+    assert found["sole_blockers"] == []
+    assert found["code"] in ("label_missing", "insufficient_capacity")
+    assert found["headline"].startswith("none of the 3 live nodes can run it")
+    assert (funnel(found)["live"], funnel(found)["labels"]) == (3, 0)
+    assert [row["node"] for row in found["nearest"]] == [
+        n.name for n in (nodes[1], nodes[2], nodes[0])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("busy", "wanted", "has"),
+    [
+        ({"gpu": 1}, {"gpu": 2}, "1 GPU free"),
+        ({"gpu_milli": 300}, {"gpu": 2}, "1 GPU free"),
+        ({"cpu_milli": 3000}, {"cpu_milli": 2000}, "1 CPU free"),
+        ({"memory_mib": 3000}, {"memory_mib": 2000}, "1 GiB free"),
+        ({"license": 1}, {"license": 1}, "0 license free"),
+    ],
+)
+def test_all_that_match_are_full(api: Api, busy: Row, wanted: Row, has: str) -> None:
+    node = api.node(gpus=GPUS, capacity={"cpu_milli": 4000, "memory_mib": 4024, "license": 1})
+    queue = api.queue()
+    claim = api.running(queue, node, placement={"resources": busy})
+    found = explain(api, api.spawn(queue, placement={"resources": wanted}))
+    assert (found["code"], found["permanent"]) == ("nodes_support_but_contended", False)
+    assert found["headline"].startswith("1 node matches, none is free: 1 lacks")
+    assert (found["nodes_matching"], found["nodes_free"]) == (1, 0)
+    [reason] = near(found, node)["reasons"]
+    assert (reason["code"], reason["stage"]) == ("insufficient_capacity", "free")
+    assert reason["has"] == has
+    assert [holder["lease_id"] for holder in reason["holders"]] == [str(claim["lease_id"])]
+    assert reason["holders"][0]["holds"]
+    [wait] = found["help"]
+    assert (wait["action"], wait["lease_id"]) == ("wait", str(claim["lease_id"]))
+
+
+def test_slots(api: Api) -> None:
+    node, queue = api.node(slots=1), api.queue()
+    claim = api.running(queue, node)
+    found = explain(api, api.spawn(queue))
+    [reason] = near(found, node)["reasons"]
+    assert (reason["wanted"], reason["has"]) == ("1 slots free", "0 slots free")
+    assert found["help"][0]["lease_id"] == str(claim["lease_id"])
+
+
+def test_what_it_would_have_to_itself(api: Api) -> None:
+    node = api.node(gpus=GPUS[:1], gpu_exclusivity=["device_exclusive"])
+    queue = api.queue()
+    api.running(queue, node, placement={"resources": {"gpu_milli": 100}})
+    placement = {"resources": {"gpu": 1}, "isolation": {"gpu": "device_exclusive"}}
+    found = explain(api, api.spawn(queue, placement=placement))
+    assert found["code"] == "nodes_support_but_contended"
+    assert codes(found, node) == ["nodes_support_but_contended"]
+
+
+def test_it_waits_for_a_better_node(api: Api, clock: Clock) -> None:
+    best, worst = api.node(labels={"zone": "a"}, slots=1), api.node(labels={"zone": "b"})
+    queue = api.queue(patience=2)
+    api.running(queue, best)
+    placement = {"prefer": [{"weight": 1, "when": label("zone", "a")}]}
+    lease = api.spawn(queue, placement=placement)
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("waiting_for_preferred", False)
+    assert found["headline"] == (
+        f"waits 2 s more for node {best.name}, "
+        f"which suits it better than the free node {worst.name}"
+    )
+    assert found["waits_until"] - found["as_of"] == timedelta(seconds=2)
+    clock.advance(timedelta(seconds=2))
+    assert explain(api, lease)["code"] == "ready"
+    assert api.claimed(worst, queue) == [lease]
+
+
+def test_it_does_not_wait_for_a_better_node_that_is_free(api: Api) -> None:
+    best, _ = api.node(labels={"zone": "a"}), api.node(labels={"zone": "b"})
+    placement = {"prefer": [{"weight": 1, "when": {"node": str(best.node_id)}}]}
+    found = explain(api, api.spawn(api.queue(), placement=placement))
+    assert (found["code"], found["nodes_free"]) == ("ready", 2)
+
+
+def test_nothing_is_changed(api: Api) -> None:
+    api.node()
+    lease = api.spawn(api.queue(), placement={"require": [label("a", 1)]})
+    before = api.contents()
+    explain(api, lease)
+    explain_class(api, lease)
+    assert api.contents() == before
+
+
+@pytest.mark.parametrize("lease", [NOBODY, None])
+def test_unknown_leases(api: Api, lease: Any) -> None:
+    api.refused("QHL04", "explain_lease", lease=lease)
+
+
+@pytest.mark.parametrize("class_id", [0, -1, None])
+def test_unknown_classes(api: Api, class_id: Any) -> None:
+    api.refused("QHC01", "explain_class", **{"class": class_id})
+
+
+def test_a_class_of_which_nothing_is_pending(api: Api) -> None:
+    claim = api.running(api.queue())
+    found = explain_class(api, claim["lease_id"])
+    assert (found["pending"], found["leases"], found["code"]) == (0, [], "ready")
+    assert found["headline"].startswith("nothing of it is pending")
