@@ -29,7 +29,8 @@ begin
   funnel := v_fleet -> 'funnel';
   sole_blockers := (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
-      'predicate', hwqueue.without_terms(s.value -> 'predicate'), 'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
+      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')
     from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
   nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),

@@ -99,12 +99,12 @@ as $$
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
       from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
     'sole', (
-      select coalesce(jsonb_agg(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
-               'nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
+      select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
+               'nodes', g.alone, 'samples', g.alone_samples)) order by g.alone desc, g.rank, g.predicate), '[]')
       from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
     'first', (
-      select coalesce(jsonb_agg(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
-               'nodes', g.first, 'samples', g.first_samples) order by g.rank desc, g.first desc, g.predicate), '[]')
+      select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
+               'nodes', g.first, 'samples', g.first_samples)) order by g.rank desc, g.first desc, g.predicate), '[]')
       from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
     'near', (
       select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')

@@ -81,6 +81,7 @@ begin
       select * from hwqueue.imagined_nodes(p_nodes, p_shard)
     ), wanted as materialized (
       select c from hwqueue.placement_class c
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
       where c.shard_id = p_shard and c.anchors && v_anchors
         and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
     ), fit as materialized (

@@ -51,7 +51,7 @@ def test_scheduled(api: Api, clock: Clock) -> None:
 
 
 def test_scheduled_after_a_failure(api: Api) -> None:
-    queue = api.queue(retry={"kind": "fixed", "base": 30})
+    queue = api.queue(retry={"kind": "fixed", "base": 30, "jitter": 0})
     claim = api.running(queue)
     api.rows("fail_lease", **token(claim), error={"type": "Boom", "message": "it\nbroke"})
     found = explain(api, claim["lease_id"])

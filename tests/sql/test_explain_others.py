@@ -1,0 +1,208 @@
+"""Explanations of leases that ask about other leases: who is in the way, and where."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, Row, token
+from tests.sql.explained import actions, clear, codes, explain, funnel, label, near, put_in_force
+
+WEB: Row = {"labels": {"app": "web"}}
+
+
+@pytest.fixture(autouse=True)
+def _alone(api: Api) -> None:
+    clear(api)
+
+
+@pytest.fixture
+def racks(api: Api) -> list[Node]:
+    """Two nodes in rack 1, one in rack 2."""
+    return [api.node(rack=rack) for rack in (1, 1, 2)]
+
+
+def leases(domain: str, **more: object) -> Row:
+    """A requirement about leases with app=web."""
+    return {"leases": WEB, "domain": domain} | more
+
+
+def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
+    """The lease in the way is named, with its service and its place."""
+    queue, service = api.queue(), str(uuid4())
+    held = api.running(queue, racks[0], labels=WEB["labels"], service_id=service)
+    lease = api.spawn(queue, placement={"require": [leases("rack", away=True)]})
+    put_in_force(api)
+    found = explain(api, lease)
+    assert (found["code"], found["nodes_matching"], found["nodes_free"]) == ("ready", 3, 1)
+    assert codes(found, racks[2]) == []
+    for node in racks[:2]:
+        [reason] = near(found, node)["reasons"]
+        assert (reason["code"], reason["stage"]) == ("anti_affinity_conflict", "away")
+        assert (reason["place"], reason["has"]) == ("rack 1", "1 in rack 1")
+        [holder] = reason["holders"]
+        assert (holder["lease_id"], holder["node"]) == (str(held["lease_id"]), racks[0].name)
+    api.running(api.queue(), racks[2], labels=WEB["labels"])
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("anti_affinity_conflict", False)
+    assert found["headline"] == (
+        "3 nodes match, none is free: 3 lack away from leases with app in web in the same rack"
+    )
+    taken = f"rack 1 is taken by lease {held['lease_id']} of service {service}"
+    assert taken in [one["words"] for one in found["help"]]
+    assert (funnel(found)["free"], funnel(found)["away"]) == (3, 0)
+
+
+def test_kept_out_by_one_that_keeps_away(api: Api, racks: list[Node]) -> None:
+    """Required away holds both ways."""
+    queue = api.queue()
+    held = api.running(queue, racks[0], placement={"require": [leases("rack", away=True)]})
+    put_in_force(api)
+    lease = api.spawn(queue, labels=WEB["labels"])
+    found = explain(api, lease)
+    assert found["nodes_free"] == 1
+    for node in racks[:2]:
+        [reason] = near(found, node)["reasons"]
+        assert (reason["code"], reason["place"]) == ("anti_affinity_conflict", "rack 1")
+        assert [h["lease_id"] for h in reason["holders"]] == [str(held["lease_id"])]
+        assert reason["wanted"] == "no lease that keeps away from it"
+    assert api.claimed(racks[1], queue) == []
+    assert api.claimed(racks[2], queue) == [lease]
+
+
+def test_toward_a_group_that_nobody_starts(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    lease = api.spawn(queue, placement={"require": [leases("rack")]})
+    put_in_force(api)
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("required_affinity_unsatisfiable", False)
+    assert found["headline"].endswith("3 lack with leases with app in web in the same rack")
+    [reason] = near(found, racks[0])["reasons"]
+    assert (reason["stage"], reason["has"]) == ("away", "none in rack 1")
+    api.running(queue, racks[1], labels=WEB["labels"])
+    found = explain(api, lease)
+    assert (found["nodes_free"], codes(found, racks[0])) == (2, [])
+    assert codes(found, racks[2]) == ["required_affinity_unsatisfiable"]
+
+
+def test_the_first_of_its_own_group(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    options = {"labels": WEB["labels"], "placement": {"require": [leases("rack")]}}
+    first, second = (api.spawn(queue, **options) for _ in range(2))
+    put_in_force(api)
+    assert explain(api, first)["nodes_free"] == 3
+    [claim] = api.claim(racks[2], queue)
+    assert claim["lease_id"] == first
+    found = explain(api, second)
+    assert found["nodes_free"] == 1
+    assert codes(found, racks[2]) == []
+
+
+def test_with_a_lease_that_is_pending_itself(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    target = api.spawn(queue, placement={"require": [label("gone", 1)]})
+    lease = api.spawn(queue, placement={"require": [{"lease": str(target)}]})
+    put_in_force(api)
+    found = explain(api, lease)
+    assert found["code"] == "required_affinity_unsatisfiable"
+    assert found["headline"] == f"waits for lease {target}, which is pending itself"
+    api.rows("update_lease", lease=target, changes={"placement": {}})
+    [claim] = api.claim(racks[1], queue)
+    assert claim["lease_id"] == target
+    found = explain(api, lease)
+    assert (found["nodes_free"], codes(found, racks[1])) == (1, [])
+    api.rows("complete_lease", **token(claim))
+    assert codes(explain(api, lease), racks[1]) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"max_per_domain": 1}, "at most 1 of leases with app in web in the same rack"),
+        ({"max_skew": 1}, "spreads leases with app in web within 1 over rack"),
+    ],
+)
+def test_spread(api: Api, racks: list[Node], rule: Row, said: str) -> None:
+    queue = api.queue()
+    placement = {"spread": [{"domain": "rack", "select": WEB} | rule]}
+    options = {"labels": WEB["labels"], "placement": placement}
+    api.spawn(queue, **options)
+    put_in_force(api)
+    [claim] = api.claim(racks[0], queue)
+    lease = api.spawn(queue, **options)
+    found = explain(api, lease)
+    assert found["nodes_free"] == 1
+    for node in racks[:2]:
+        [reason] = near(found, node)["reasons"]
+        assert (reason["code"], reason["stage"]) == ("spread_exceeded", "spread")
+        assert (reason["wanted"], reason["has"]) == (said, "1 in rack 1")
+        assert [h["lease_id"] for h in reason["holders"]] == [str(claim["lease_id"])]
+    assert api.claimed(racks[1], queue) == []
+    assert api.claimed(racks[2], queue) == [lease]
+
+
+def test_a_node_outside_the_domain(api: Api) -> None:
+    node = api.node()
+    placement = {"spread": [{"domain": "rack", "select": WEB, "max_per_domain": 1}]}
+    lease = api.spawn(api.queue(), placement=placement)
+    put_in_force(api)
+    [reason] = near(explain(api, lease), node)["reasons"]
+    assert (reason["code"], reason["has"]) == ("spread_exceeded", "no rack")
+
+
+def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None:
+    """A session that has written something and stays open is named."""
+    queue, labels = api.queue(), {"app": f"new-{uuid4().hex}"}
+    away = {"leases": {"labels": labels}, "domain": "rack", "away": True}
+    with psycopg.connect(dsn, application_name="slowcoach") as other:
+        other.execute("select pg_current_xact_id()")
+        held = api.running(queue, racks[0], labels=labels)
+        lease = api.spawn(queue, placement={"require": [away]})
+        assert api.claimed(racks[2], queue) == []
+        found = explain(api, lease)
+        assert (found["code"], found["permanent"]) == ("unpublished", False)
+        assert "is not in force yet: it waits for the transaction of session" in found["headline"]
+        assert "slowcoach" in found["headline"]
+        assert found["nodes_free"] == 1  # once it is: counted anew
+        [reason] = near(found, racks[1])["reasons"]
+        assert [h["lease_id"] for h in reason["holders"]] == [str(held["lease_id"])]
+        other.rollback()
+    put_in_force(api)
+    assert explain(api, lease)["code"] == "ready"
+    assert api.claimed(racks[2], queue) == [lease]
+
+
+def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -> None:
+    """It still counts for away, and is told; toward it does not count any more."""
+    queue = api.queue()
+    held = api.running(queue, racks[0], labels=WEB["labels"])
+    away = api.spawn(queue, placement={"require": [leases("node", away=True)]})
+    toward = api.spawn(queue, placement={"require": [leases("node")]})
+    put_in_force(api)
+    assert codes(explain(api, toward), racks[0]) == []
+    api.rows("cancel_lease", lease=held["lease_id"])
+    clock.advance(timedelta(seconds=1))
+    [reason] = near(explain(api, away), racks[0])["reasons"]
+    assert reason["holders"][0]["stopping"] is True
+    assert codes(explain(api, toward), racks[0]) == ["required_affinity_unsatisfiable"]
+
+
+def test_several_reasons_of_one_node(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    api.running(queue, racks[2], labels=WEB["labels"])
+    placement = {
+        "require": [leases("rack", away=True), {"rack": 1}],
+        "resources": {"gpu": 1},
+    }
+    lease = api.spawn(queue, placement=placement)
+    put_in_force(api)
+    found = explain(api, lease)
+    assert codes(found, racks[2]) == [
+        "required_affinity_unsatisfiable",
+        "insufficient_capacity",
+        "anti_affinity_conflict",
+    ]
+    assert codes(found, racks[0]) == ["insufficient_capacity"]
+    assert actions(found) == ["resize", "add_node"]
