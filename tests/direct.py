@@ -212,6 +212,21 @@ class Direct:
             Jsonb(options or {}),
         )
 
+    def explain(self, lease: UUID) -> Row:
+        """Explain a lease."""
+        return self._rows(
+            "select code, permanent, nodes_live, nodes_matching, nodes_free, funnel, nearest"
+            " from hwqueue.explain_lease(p_lease => %s)",
+            lease,
+        )[0]
+
+    def could_take(self, lease: UUID) -> set[UUID]:
+        """The nodes that could take a pending lease now, by its explanation; of at most 20."""
+        found = self.explain(lease)
+        able = {UUID(node["node_id"]) for node in found["nearest"] if not node["reasons"]}
+        assert found["nodes_free"] == found["funnel"][-1]["nodes"] == len(able)
+        return able
+
     def _rows(self, query: LiteralString, *values: Any) -> list[Row]:
         with self.conn.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(query, values).fetchall()

@@ -24,6 +24,7 @@ IN_FORCE = """
   select not exists (select from hwqueue.term where published_at is null)
     and not exists (select from hwqueue.placement_class where terms <> '[]' and not terms_written)
 """
+EXPLAINED = 20  # an explanation tells so many nodes one by one
 PLACEMENT_INVALID = "QHC03"
 CONTRADICTORY = "QHC04"
 
@@ -57,6 +58,10 @@ def run_claims(
             rows = direct.claim(QUEUE, translated.nodes[name][0], epochs[name])
             if [row["lease_id"] for row in rows] == [lease]:
                 taken.add(name)
+    if len(epochs) <= EXPLAINED:
+        able = {str(node) for node in direct.could_take(lease)}
+        names = {name for name, (node, _) in translated.nodes.items() if str(node) in able}
+        assert names & case.candidates == taken, "explain_lease says otherwise"
     return Outcome(frozenset(taken))
 
 

@@ -1,4 +1,4 @@
-"""match_nodes, claim_task and the oracle answer alike, for any nodes, placement and load."""
+"""match_nodes, explain_lease, claim_task and the oracle answer alike, for any nodes and load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Cluster:
 
 
 def check_agreement(direct: Direct, cluster: Cluster, placement: Mapping[str, Any]) -> None:
-    """Spawn the lease and compare the three answers; it is cancelled at the end."""
+    """Spawn the lease and compare the answers; it is cancelled at the end."""
     try:
         lease = direct.spawn(cluster.queue, {"placement": placement})["lease_id"]
     except psycopg.DatabaseError as error:
@@ -71,6 +71,7 @@ def check_agreement(direct: Direct, cluster: Cluster, placement: Mapping[str, An
     matched = {row["node_id"]: row for row in direct.match(placement, {"queue": cluster.queue})}
     assert {node: row["eligible"] for node, row in matched.items()} == expected
     assert all(bool(row["reasons"]) != row["eligible"] for row in matched.values())
+    assert direct.could_take(lease) == {node for node, able in expected.items() if able}
     for node in cluster.nodes:
         with direct.conn.transaction(force_rollback=True):
             rows = direct.claim(cluster.queue, node.node_id, cluster.epochs[node.node_id])

@@ -1,4 +1,4 @@
-"""Rules about who runs where: claim_task, match_nodes and the oracle answer alike."""
+"""Rules about who runs where: claim_task, match_nodes, explain_lease and the oracle agree."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,18 @@ LEASES = tuple(str(uuid5(IDS, f"lease-{number}")) for number in range(4))
 pytestmark = pytest.mark.skipif(
     not {OTHERS, RATHER_OTHERS, SPREAD, PATIENCE}.isdisjoint(NOT_YET), reason="not served yet"
 )
+
+# Nodes whose facts are others when they are read for the whole fleet.
+FACTS = """
+  select n.node_id
+  from hwqueue.lease l
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  cross join lateral hwqueue.known_of_others(c, l.lease_id, clock_timestamp(), 0) known
+  join hwqueue.node n on n.deregistered_at is null
+  left join lateral hwqueue.fleet_facts(c, known, clock_timestamp(), 0) f on f.node_id = n.node_id
+  where l.lease_id = %s and coalesce(f.facts, '[]') <> hwqueue.term_facts(
+    c, n, case when known ? 'terms' then known end, clock_timestamp(), 0)
+"""
 
 Options = dict[str, Any]
 _examples = count()
@@ -163,7 +175,7 @@ def renamed(drawn: Any) -> Any:
 
 
 def check(direct: Direct, cluster: Cluster, epochs: Mapping[UUID, int], new: Options) -> None:
-    """Compare the three answers of each node, and the preference score."""
+    """Compare the answers of each node, and the preference score."""
     try:
         lease_id = direct.spawn(QUEUE, new)["lease_id"]
     except psycopg.DatabaseError as error:
@@ -171,6 +183,7 @@ def check(direct: Direct, cluster: Cluster, epochs: Mapping[UUID, int], new: Opt
             raise
         event("contradictory")
         return
+    assert direct.conn.execute(FACTS, [lease_id]).fetchall() == []  # counted anew
     for _ in range(STEPS):
         direct.reap()
     lease = lease_of(lease_id, new)
@@ -178,6 +191,8 @@ def check(direct: Direct, cluster: Cluster, epochs: Mapping[UUID, int], new: Opt
     event(f"{sum(expected.values())} of {len(expected)} may run it")
     claimed = {node: takes(direct, node, epoch) for node, epoch in epochs.items()}
     assert claimed == expected
+    assert direct.conn.execute(FACTS, [lease_id]).fetchall() == []
+    assert direct.could_take(lease_id) == {node for node, may in expected.items() if may}
     asked = {key: value for key, value in new.items() if key != "placement"}
     rows = direct.match(new.get("placement", {}), {**asked, "queue": QUEUE, "task": TASK})
     assert {row["node_id"]: row["eligible"] for row in rows} == expected
