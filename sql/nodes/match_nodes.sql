@@ -43,11 +43,14 @@ begin
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
     cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, u.load, v_recount, v_now, p_shard)
+      select coalesce(jsonb_agg(hwqueue.failure_reason(x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks, v_class, n, u.load)), '[]')
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
              'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
+      from (select hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) as kept_out offset 0) k
+      cross join lateral hwqueue.all_failures(v_class, n, u.load, f.facts, v_recount -> 'spread', k.kept_out, v_now, p_shard) x
+      offset 0
     ) w
     where n.shard_id = p_shard and n.deregistered_at is null
     order by w.reasons = '[]' desc, 4 desc, n.name;
