@@ -39,11 +39,12 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
     )
     yield cell(found.headline)
     yield Text()
-    kind = "until nodes or the lease change" if found.permanent else "may pass"
-    yield _fact("code", f"{found.code} ({kind})")
-    yield _fact("asks", found.words)
     if found.pending is None:
+        yield _fact("asks", found.words)
         return
+    kind = "until nodes or the lease change" if found.permanent else "for now"
+    yield _fact("code", found.code if found.code == "ready" else f"{found.code}, {kind}")
+    yield _fact("asks", found.words)
     yield _fact(
         "pending",
         f"{counted(found.pending)} of its class; {counted(found.position or 0)} come before it",

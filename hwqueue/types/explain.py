@@ -26,9 +26,11 @@ class FunnelStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoleBlocker:
-    """What alone keeps nodes out: without it they could take the lease now.
+    """What alone keeps nodes out.
 
-    words: what it asks. nodes: how many. samples: up to three of their names.
+    Without it they would match (be live, not cordoned, of the right kind and size); of the stages
+    free, away and spread: could take the lease now. words: what it asks. nodes: how many. samples:
+    up to three of their names.
     """
 
     stage: str

@@ -54,8 +54,8 @@ end
 $$;
 
 -- The whole fleet and a class: {"registered", "live", "matching": live, not cordoned and of the right kind and size, "free": could take it now,
--- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes": kept out by
--- this alone, "samples"}], "first": the same of what nodes fail first, "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching
+-- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes": of which
+-- this alone makes that they do not match, or, of those that do, that they are not free, "samples"}], "first": the same of what nodes fail first, "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching
 -- node that suits the class best, "best_free": the node_id of the best that is free}.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamptz, p_shard int)
@@ -66,11 +66,12 @@ as $$
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
   ), verdict as materialized (
-    select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed
+    select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
+           coalesce(x.of_kind, 0) as of_kind
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
-      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed
+      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed, count(*) filter (where f.rank < 8) as of_kind
       from failing f group by f.node_id) x on x.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
   ), liked as materialized (
@@ -84,13 +85,14 @@ as $$
     left join liked l on l.profile_id = n.profile_id
     where p_prefers and v.first_rank >= 8
   ), grouped as (
-    select f.stage, f.code, f.permanent, f.predicate, f.lacks, min(f.rank) as rank, count(*) filter (where v.failures = 1) as alone,
-           count(*) filter (where v.first_rank = f.rank) as first,
-           (array_agg(v.name order by v.name) filter (where v.failures = 1))[1:3] as alone_samples,
-           (array_agg(v.name order by v.name) filter (where v.first_rank = f.rank))[1:3] as first_samples
-    from failing f join verdict v on v.node_id = f.node_id
-    where v.failures = 1 or v.first_rank = f.rank
-    group by f.stage, f.code, f.permanent, f.predicate, f.lacks
+    select f.stage, mode() within group (order by f.code) as code, bool_and(f.permanent) as permanent, f.predicate, f.lacks, min(f.rank) as rank, count(*) filter (where f.is_alone) as alone,
+           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
+           (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
+    from (
+      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 8 then v.of_kind = 1 else v.failures = 1 end as is_alone
+      from failing f join verdict v on v.node_id = f.node_id) f
+    where f.is_alone or f.is_first
+    group by f.stage, f.predicate, f.lacks
   )
   select jsonb_build_object(
     'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'matching', count(*) filter (where v.first_rank >= 8),

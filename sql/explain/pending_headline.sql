@@ -55,8 +55,10 @@ begin
       headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
     else
       headline := format('%s, none is free: %s', case v_matching when 1 then '1 node matches' else v_matching || ' nodes match' end, (
-        select string_agg(format('%s lack%s %s', f.value ->> 'nodes', case f.value ->> 'nodes' when '1' then 's' else '' end,
-                                 hwqueue.failure_words(f.value, p_class)), ', ' order by f.ordinality)
+        select string_agg((f.value ->> 'nodes') || case
+                 when f.value ->> 'stage' = 'free' then case f.value ->> 'nodes' when '1' then ' lacks ' else ' lack ' end || hwqueue.failure_words(f.value, p_class)
+                 else format(case f.value ->> 'nodes' when '1' then ' is' else ' are' end || ' kept out by "%s"', hwqueue.failure_words(f.value, p_class)) end,
+               ', ' order by f.ordinality)
         from (select x.value, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality from jsonb_array_elements(p_fleet -> 'first') x
               where x.value ->> 'stage' in ('free', 'away', 'spread')) f
         where f.ordinality <= 3));

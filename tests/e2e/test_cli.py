@@ -190,6 +190,43 @@ def test_match_says_who_could_and_why_others_could_not(
     assert "insufficient_capacity" in nobody.stderr
 
 
+def test_explain_says_why_a_lease_waits(cli: Cli, shown: Callable[..., Any]) -> None:
+    cli("queue", "create", "renders")
+    cli("node", "register", "gpu-box", *GPU_NODE, "--rack", "3")
+    placement = '{"require": [{"tags": {"gpu_model": "A100"}}], "resources": {"gpu": 1}}'
+    lease = shown("lease", "spawn", "renders", "draw", "--placement", placement)["lease_id"]
+    found = shown("lease", "explain", lease)
+    assert (found["code"], found["nodes_live"]) == ("label_mismatch", 1)
+    assert found["sole_blockers"][0]["samples"] == ["gpu-box"]
+    text = cli("lease", "explain", lease).stdout
+    assert f"lease {lease} is pending in renders" in text
+    assert "1 node would match but for gpu_model in A100" in text
+    assert 'label_mismatch: wants gpu_model in A100, has "T4"' in text
+    assert "gpu-box (live, rack 3)" in text
+    assert "gpu-box (live" not in cli("lease", "explain", lease, "--nodes", "0").stdout
+    cli("lease", "explain", str(uuid.uuid4()), code=3)
+    cli("lease", "explain", "seven", code=2)
+
+
+def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
+    cli("queue", "create", "renders")
+    placement = '{"require": [{"tags": {"gpu_model": "A100", "n": 1}}], "resources": {"gpu": 1}}'
+    cli("lease", "spawn", "renders", "draw", "--placement", placement)
+    labels = ["--label", "gpu_model=A100", "--label", "n=1"]
+    [row] = shown("node", "what-if", *labels, "--gpu", "A100", "--count", "2")
+    assert (row["queue"], row["pending"], row["fits_at_once"]) == ("renders", 1, 2)
+    assert row["served_already"] is False
+    assert "gpu_model in A100" in cli("node", "what-if", *labels, "--gpu", "A100").stdout
+    assert shown("node", "what-if", *labels) == []
+    assert "nothing that is pending" in cli("node", "what-if").stderr
+    file = tmp_path / "nodes.json"
+    spec = {"labels": {"gpu_model": "A100", "n": 1}, "gpus": [{"resource_id": str(uuid.uuid4())}]}
+    file.write_text(json.dumps([spec | {"count": 3}]))
+    assert shown("node", "what-if", "--spec", str(file))[0]["fits_at_once"] == 3
+    cli("node", "what-if", "--spec", str(file), "--rack", "1", code=2)
+    cli("node", "what-if", "--label", "gpu", code=2)
+
+
 @pytest.mark.parametrize(
     ("args", "code", "sqlstate", "words"),
     [

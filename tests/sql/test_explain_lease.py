@@ -283,6 +283,22 @@ def test_the_last_ones_lack_something(api: Api) -> None:
     ]
 
 
+def test_what_would_match_counts_whether_free_or_not(api: Api) -> None:
+    """One label away, wrong or missing; a full node counts, one that lacks two things does not."""
+    queue = api.queue()
+    full = api.node(labels={"a": 1}, slots=1)
+    api.running(queue, full)
+    api.node(labels={"a": 1})
+    api.node()
+    placement = {"require": [label("a", 2), label("b", 1)]}
+    assert explain(api, api.spawn(queue, placement=placement))["sole_blockers"] == []
+    found = explain(api, api.spawn(queue, placement={"require": [label("a", 2)]}))
+    [blocker] = found["sole_blockers"]
+    assert (blocker["words"], blocker["nodes"]) == ("a in 2", 3)
+    assert (blocker["code"], blocker["permanent"]) == ("label_mismatch", True)
+    assert found["headline"] == "no live node can run it: 3 nodes would match but for a in 2"
+
+
 @pytest.mark.parametrize(
     ("busy", "wanted", "has"),
     [

@@ -48,7 +48,8 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("anti_affinity_conflict", False)
     assert found["headline"] == (
-        "3 nodes match, none is free: 3 lack away from leases with app in web in the same rack"
+        "3 nodes match, none is free: "
+        '3 are kept out by "away from leases with app in web in the same rack"'
     )
     taken = f"rack 1 is taken by lease {held['lease_id']} of service {service}"
     assert taken in [one["words"] for one in found["help"]]
@@ -78,7 +79,7 @@ def test_toward_a_group_that_nobody_starts(api: Api, racks: list[Node]) -> None:
     put_in_force(api)
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("required_affinity_unsatisfiable", False)
-    assert found["headline"].endswith("3 lack with leases with app in web in the same rack")
+    assert found["headline"].endswith('kept out by "with leases with app in web in the same rack"')
     [reason] = near(found, racks[0])["reasons"]
     assert (reason["stage"], reason["has"]) == ("away", "none in rack 1")
     api.running(queue, racks[1], labels=WEB["labels"])
