@@ -1,8 +1,10 @@
 -- Why a lease is where it is; of a pending one, why it is not running: by the rules that claims decide with. One row. headline: one sentence; code: a
 -- reason code, ready when a node could take it now, or what the lease is; permanent: until nodes or the lease change; waits_until: when it becomes
 -- claimable, stops waiting for a better node, or its claim ends; position: how many ready leases of its queue come before it, at most 10,001.
--- Of pending ones: funnel [{"stage", "nodes"}]: nodes left after each; sole_blockers [{"stage", "code", "permanent", "predicate", "words", "nodes", "samples"}]:
--- what keeps nodes out alone; nearest: the 20 nodes that fail the least, see near_nodes; help: see what_helps.
+-- Of pending ones: funnel [{"stage", "nodes"}]: nodes left after each stage; sole_blockers [{"stage", "code", "permanent", "predicate", "words",
+-- "nodes", "samples"}]: what alone keeps nodes from matching (of stages free, away and spread: from taking it now); nearest: the 20 nodes that fail
+-- the least, [{"node_id", "node", "rack", "state", "seen_at", "reasons": [as in match_nodes, and "wanted", "has", "place", "holders"]}]; help:
+-- what would let it run, [{"action", "words", "nodes", "leases", "predicate", "samples", "lease_id"}].
 -- Locks: none. Raises: QHL04. Idempotent: yes.
 create or replace function hwqueue.explain_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamptz,
@@ -43,7 +45,8 @@ begin
     code := coalesce(v_found.code, 'ready');
     headline := v_found.headline || case when v_found.code is not null then ''
       when "position" = 0 then '; it is the first in line'
-      else format('; %s of the queue come before it', case when "position" > 10000 then 'more than 10000 leases' when "position" = 1 then '1 lease' else "position" || ' leases' end) end
+      when "position" > 10000 then '; more than 10000 leases of the queue come before it'
+      else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
       || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
     permanent := v_found.permanent;
     waits_until := v_found.waits_until;
@@ -74,6 +77,7 @@ as $$
     (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
     union all
     (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank and r.position < p_lease.position limit 10001)
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
+       and r.position < p_lease.position limit 10001)
     limit 10001) b
 $$;

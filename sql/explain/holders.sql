@@ -52,7 +52,8 @@ $$;
 
 -- Those that keep a lease of a class out of a node's place, since they require to be away from such leases.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int)
+returns jsonb
 language plpgsql stable
 as $$
 begin

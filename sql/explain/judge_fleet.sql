@@ -54,9 +54,10 @@ end
 $$;
 
 -- The whole fleet and a class: {"registered", "live", "matching": live, not cordoned and of the right kind and size, "free": could take it now,
--- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes": of which
--- this alone makes that they do not match, or, of those that do, that they are not free, "samples"}], "first": the same of what nodes fail first, "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching
--- node that suits the class best, "best_free": the node_id of the best that is free}.
+-- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes", "samples"}]: rules
+-- without which alone so many nodes would match or, of those that match, be free; "first": the same of the rules that nodes fail first;
+-- "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching node that suits the class best, "best_free": the
+-- node_id of the best that is free}.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamptz, p_shard int)
 returns jsonb
@@ -71,7 +72,8 @@ as $$
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
-      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed, count(*) filter (where f.rank < 8) as of_kind
+      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
+             count(*) filter (where f.rank < 8) as of_kind
       from failing f group by f.node_id) x on x.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
   ), liked as materialized (
@@ -85,9 +87,10 @@ as $$
     left join liked l on l.profile_id = n.profile_id
     where p_prefers and v.first_rank >= 8
   ), grouped as (
-    select f.stage, mode() within group (order by f.code) as code, bool_and(f.permanent) as permanent, f.predicate, f.lacks, min(f.rank) as rank, count(*) filter (where f.is_alone) as alone,
-           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
-           (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
+    select min(f.rank) as rank, f.predicate, jsonb_strip_nulls(jsonb_build_object('stage', f.stage, 'code', mode() within group (order by f.code),
+             'permanent', bool_and(f.permanent), 'predicate', f.predicate, 'lacks', f.lacks)) as rule,
+           count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
+           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
     from (
       select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 8 then v.of_kind = 1 else v.failures = 1 end as is_alone
       from failing f join verdict v on v.node_id = f.node_id) f
@@ -101,12 +104,11 @@ as $$
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
       from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
     'sole', (
-      select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
-               'nodes', g.alone, 'samples', g.alone_samples)) order by g.alone desc, g.rank, g.predicate), '[]')
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
       from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
     'first', (
-      select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', g.stage, 'code', g.code, 'permanent', g.permanent, 'predicate', g.predicate, 'lacks', g.lacks,
-               'nodes', g.first, 'samples', g.first_samples)) order by g.rank desc, g.first desc, g.predicate), '[]')
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.first, 'samples', g.first_samples)
+                                order by g.rank desc, g.first desc, g.predicate), '[]')
       from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
     'near', (
       select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')

@@ -6,7 +6,8 @@ create or replace function hwqueue.error_words(p_error jsonb) returns text
 language sql immutable parallel safe
 as $$
   select left(regexp_replace(coalesce(
-    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type', coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
+    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
+      coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
     p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
 $$;
 
@@ -25,7 +26,8 @@ begin
             then format('its claim expired %s ago, and the next reap ends it', hwqueue.span_words(p_now - p_claim.expires_at))
             else format('its claim ends in %s unless its worker goes on', hwqueue.span_words(p_claim.expires_at - p_now)) end
     || case when p_claim.stop_requested_at is null then ''
-            when p_claim.stop_requested_at > p_now then format('; it will be asked to stop in %s (%s)', hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
+            when p_claim.stop_requested_at > p_now
+            then format('; it will be asked to stop in %s (%s)', hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
             else format('; it was asked to stop %s ago (%s%s)', hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
                         coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
 end
@@ -38,8 +40,9 @@ language plpgsql stable
 as $$
 declare
   v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_lease.node_id), p_lease.node_id::text);
-  v_error jsonb := case when p_state = 'scheduled' then (
-    select a.error from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) else p_lease.error end;
+  v_error jsonb := case when p_state <> 'scheduled' then p_lease.error else (
+    select a.error from hwqueue.attempt a
+    where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
 begin
   if p_state = 'scheduled' then
     return case when p_lease.available_at > p_now then format('scheduled: claimable in %s', hwqueue.span_words(p_lease.available_at - p_now))

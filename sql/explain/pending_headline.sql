@@ -22,7 +22,8 @@ begin
     headline := 'no node is registered';
   elsif v_live = 0 then
     code := 'node_not_live';
-    headline := format('all %s nodes are silent: the last sign of life came %s ago', p_fleet ->> 'registered',
+    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
+                         else format('all %s nodes are', p_fleet ->> 'registered') end,
                        hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
   elsif v_matching = 0 then
     -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
@@ -30,15 +31,16 @@ begin
     where s.value ->> 'stage' in ('live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity')
     order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
     if v_sole is null then
-      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      headline := case when v_sole ->> 'stage' = 'cordon' then format('all %s live nodes are cordoned', v_live)
+      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+      headline := case when v_sole ->> 'stage' = 'cordon' then format('no live node is free of a cordon (%s are live)', v_live)
         else format('none of the %s live nodes can run it: the last ones lack %s', v_live, hwqueue.failure_words(v_sole, p_class)) end;
     elsif v_sole ->> 'stage' in ('live', 'cordon') then
-      headline := format('%s %s', case v_sole ->> 'nodes' when '1' then '1 node matches, but it is' else (v_sole ->> 'nodes') || ' nodes match, but they are' end,
+      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node matches, but it is', 'nodes match, but they are'),
         case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
     else
       headline := format('no live node can run it: %s but for %s',
-        case v_sole ->> 'nodes' when '1' then '1 node would match' else (v_sole ->> 'nodes') || ' nodes would match' end,
+        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
         hwqueue.failure_words(v_sole, p_class));
     end if;
     code := v_sole ->> 'code';
@@ -54,17 +56,16 @@ begin
     if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
       headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
     else
-      headline := format('%s, none is free: %s', case v_matching when 1 then '1 node matches' else v_matching || ' nodes match' end, (
-        select string_agg((f.value ->> 'nodes') || case
-                 when f.value ->> 'stage' = 'free' then case f.value ->> 'nodes' when '1' then ' lacks ' else ' lack ' end || hwqueue.failure_words(f.value, p_class)
-                 else format(case f.value ->> 'nodes' when '1' then ' is' else ' are' end || ' kept out by "%s"', hwqueue.failure_words(f.value, p_class)) end,
-               ', ' order by f.ordinality)
-        from (select x.value, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality from jsonb_array_elements(p_fleet -> 'first') x
+      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches', 'nodes match'), (
+        select string_agg(case when f.value ->> 'stage' = 'free' then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+        from (select x.value, hwqueue.failure_words(x.value, p_class) as words, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+              from jsonb_array_elements(p_fleet -> 'first') x
               where x.value ->> 'stage' in ('free', 'away', 'spread')) f
         where f.ordinality <= 3));
     end if;
   else
-    headline := format('%s could take it now', case p_fleet ->> 'free' when '1' then '1 node' else (p_fleet ->> 'free') || ' nodes' end);
+    headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
   end if;
 end
 $$;

@@ -1,5 +1,10 @@
--- Times and spans in words for people. Moments are in UTC: who reads them may be anywhere.
+-- Times, spans and counts in words for people. Moments are in UTC: who reads them may be anywhere.
 -- Locks: none. Raises: nothing. Idempotent: yes.
+
+-- So many of something.
+create or replace function hwqueue.count_words(p_count bigint, p_one text, p_many text) returns text
+language sql immutable parallel safe
+as $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
 
 -- A moment, to the second.
 create or replace function hwqueue.moment_words(p_at timestamptz) returns text

@@ -18,7 +18,7 @@ as $$
              when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
            hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
            hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
-  ) a, (select case p_sole ->> 'nodes' when '1' then '1 node would match' else (p_sole ->> 'nodes') || ' nodes would match' end as nodes) m
+  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
 $$;
 
 -- What would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most useful first; nodes: how many it opens, leases: how
@@ -26,19 +26,21 @@ $$;
 -- "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
 -- p_fleet: see judge_fleet; p_near: see near_nodes.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) returns jsonb
+create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint)
+returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending) order by h.place, h.ordinality), '[]')
   from (
-    select 1 as place, 1 as ordinality, jsonb_build_object('action', 'resume', 'words', format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
+    select 1 as place, 1 as ordinality,
+           jsonb_build_object('action', 'resume', 'words', format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
     where p_queue.paused_at is not null
     union all
     select 2, 1, jsonb_build_object('action', 'register', 'words', 'register a node: hwqueue worker run registers the machine it runs on')
     where p_fleet ->> 'registered' = '0'
     union all
-    select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples', 'predicate', hwqueue.without_terms(s.value -> 'predicate'))
-      || hwqueue.help_words(s.value, p_class)
+    select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples',
+                                               'predicate', hwqueue.without_terms(s.value -> 'predicate')) || hwqueue.help_words(s.value, p_class)
     from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
     where s.value ->> 'stage' not in ('free', 'away', 'spread')
     union all
@@ -48,8 +50,8 @@ as $$
     select 5, t.ordinality, t.help
     from (
       select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_build_array(h.node), 'nodes', 1,
-               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end, h.place, h.holder ->> 'lease_id',
-                 coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')), coalesce(h.holder ->> 'holds', 'a slot'))) as help,
+               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end,
+                 h.place, h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')), coalesce(h.holder ->> 'holds', 'a slot'))) as help,
              row_number() over (order by h.ordinality) as ordinality
       from (
         select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,

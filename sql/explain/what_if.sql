@@ -31,15 +31,16 @@ begin
 end
 $$;
 
--- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have asked since the class came. p_kinds: one live node of every
--- profile and size.
+-- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have asked since the class came. p_kinds: one live
+-- node of every profile and size.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$
   select exists (
       select 1 from hwqueue.node n
-      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id and e.class_id = p_class.class_id
+      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id
+        and e.class_id = p_class.class_id
       where n.shard_id = p_shard and n.node_id = any (p_kinds) and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
     or exists (
       select 1 from hwqueue.node_eligibility e

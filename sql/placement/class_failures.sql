@@ -13,8 +13,8 @@ language sql immutable parallel safe
 as $$
   select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
   from jsonb_array_elements(p_required) with ordinality e
-  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust) || exists(@.leases) || exists(@.service) || exists(@.lease))',
-                          '{}', true) <> p_of_profile
+  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
+                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
 $$;
 
 -- What is short of a class's needs on a node, as bits: now, and when the node is idle; contended: what the lease would have to itself and
@@ -65,7 +65,8 @@ create or replace function hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
 language sql stable
 as $$
-  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end, u.code, x.is_fixed, null::text, e.value, null::int
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end,
+         u.code, x.is_fixed, null::text, e.value, null::int
   from jsonb_array_elements(p_exprs) e
   cross join lateral (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
   cross join lateral (
@@ -80,7 +81,8 @@ as $$
     select hwqueue.spread_reason(s.value, p_class, p_facts, p_counts -> (s.ordinality - 1)::int, p_now, p_shard) as code offset 0) u
   where u.code is not null
   union all
-  select 'away', 'anti_affinity_conflict', false, format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
+  select 'away', 'anti_affinity_conflict', false,
+         format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
   where p_kept_out is not null
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null

@@ -23,7 +23,7 @@ def test_nodes_that_could_take_it_now(api: Api) -> None:
     first, lease = api.spawn(queue), api.spawn(queue)
     found = explain(api, lease)
     assert (found["state"], found["code"], found["permanent"]) == ("pending", "ready", False)
-    assert found["headline"] == "1 node could take it now; 1 lease of the queue come before it"
+    assert found["headline"] == "1 node could take it now; 1 lease of the queue comes before it"
     assert (found["position"], found["pending"]) == (1, 2)
     assert explain(api, first)["headline"] == "1 node could take it now; it is the first in line"
     assert near(found, node)["reasons"] == []
@@ -134,7 +134,7 @@ def test_all_are_silent(api: Api, clock: Clock) -> None:
     clock.advance(timedelta(minutes=3))
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("node_not_live", False)
-    assert found["headline"] == "all 1 nodes are silent: the last sign of life came 3 min ago"
+    assert found["headline"] == "the only node is silent: the last sign of life came 3 min ago"
     assert near(found, node)["state"] == "silent"
     assert codes(found, node) == ["node_not_live"]
     assert actions(found)[0] == "revive"
