@@ -429,6 +429,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
+                                         p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
+  union all
+  select * from hwqueue.node_failures(hwqueue.exprs_of(p_class.required, false), p_class, p_node, p_load, p_facts, p_counts, p_kept_out, p_now, p_shard)
+$$;
+
 CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
     LANGUAGE sql
     AS $$
@@ -578,6 +587,26 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return hwqueue.holder_list(array(
+    select c.lease_id
+    from (
+      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
+      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
+      where k.shard_id = p_shard and k.terms <> '[]' and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+        and t.value #>> '{spec,use}' = 'away'
+        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
+    ) a
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) = hwqueue.domain_value(a.domain, p_node.node_id, p_node.rack, p_node.labels)
+    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
@@ -683,6 +712,24 @@ begin
   p_class := hwqueue.bind_spread(p_class);
 end
 $_$;
+
+CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select regexp_replace(left(case p_stage
+    when 'live' then 'a sign of life'
+    when 'cordon' then 'not being cordoned'
+    when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
+    when 'isolation' then case
+      when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
+      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource', coalesce(p_predicate ->> 'gpu', 'shared'))
+      when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
+      else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
+    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
+    when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
+    when 'spread' then hwqueue.spread_words(p_predicate)
+    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end, 300), '[[:cntrl:]]+', ' ', 'g')
+$$;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE
@@ -1449,6 +1496,93 @@ begin
 end
 $$;
 
+CREATE TABLE hwqueue.claim (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    claim_token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    claim_timeout interval NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    assignment jsonb,
+    stop_requested_at timestamp with time zone,
+    stop_reason text,
+    stop_by timestamp with time zone,
+    stop_detail text,
+    counted jsonb
+)
+WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
+
+COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
+
+CREATE TABLE hwqueue.lease (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    headers jsonb,
+    priority smallint NOT NULL,
+    tier smallint NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    state text DEFAULT 'open'::text NOT NULL,
+    attempt_count smallint DEFAULT 0 NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    retry jsonb,
+    claim_timeout interval,
+    deadline timestamp with time zone,
+    idempotency_key text,
+    available_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    node_id uuid,
+    claimed_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    result jsonb,
+    error jsonb,
+    wire bytea
+)
+WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
+
+COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
+
+COMMENT ON COLUMN hwqueue.lease.state IS 'open until finished; the public state says where the open lease waits or runs';
+
+COMMENT ON COLUMN hwqueue.lease.claim_token IS 'token of the last claim that has ended; 0 before';
+
+CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id), p_claim.node_id::text);
+  v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
+begin
+  code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now then p_claim.stop_reason else 'claimed' end;
+  headline := format('runs on %s for %s, attempt %s of %s; ', v_node, hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, v_most)
+    || case when p_claim.expires_at <= p_now
+            then format('its claim expired %s ago, and the next reap ends it', hwqueue.span_words(p_now - p_claim.expires_at))
+            else format('its claim ends in %s unless its worker goes on', hwqueue.span_words(p_claim.expires_at - p_now)) end
+    || case when p_claim.stop_requested_at is null then ''
+            when p_claim.stop_requested_at > p_now
+            then format('; it will be asked to stop in %s (%s)', hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
+            else format('; it was asked to stop %s ago (%s%s)', hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
+                        coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -1489,61 +1623,10 @@ $$;
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-  with known as materialized (
-    select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts, p_node.resources || p_node.gpu_ids as resources,
-           hwqueue.attested_at(p_node, p_now) as attested
-  ), short as (
-    select s.now, s.ever, s.now & ~s.ever & s.own as contended, hwqueue.node_headroom(p_node, p_load) as room
-    from (select hwqueue.class_shortage(p_class, p_node, p_load) as now, hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) as ever,
-                 case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
-                 + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end as own) s
-  )
-  select coalesce(jsonb_agg(r.reason), '[]')
-  from (
-    select jsonb_build_object('code', u.code, 'permanent', u.is_fixed, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(e.value), p_node.labels),
-                              'predicate', hwqueue.without_terms(e.value)) as reason
-    from known f
-    cross join jsonb_array_elements(p_class.required) e
-    cross join lateral (
-      select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, f.facts, f.attested) as code,
-             hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, f.resources, null, f.attested) is not null as is_fixed) u
-    where u.code is not null
-    union all
-    select jsonb_build_object('code', 'untolerated_taint', 'permanent', true,
-      'message', hwqueue.reason_message('untolerated_taint', t.value, '{}'), 'predicate', t.value)
-    from jsonb_array_elements(hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate)) t
-    union all
-    select jsonb_build_object('code', u.code, 'permanent', false, 'message', hwqueue.reason_message(u.code, hwqueue.without_terms(s.value), '{}'),
-                              'predicate', hwqueue.without_terms(s.value))
-    from known f
-    cross join jsonb_array_elements(p_class.spread) with ordinality s
-    cross join lateral (
-      select hwqueue.spread_reason(s.value, p_class, f.facts, p_recount #> array['spread', (s.ordinality - 1)::text],
-                                   p_now, p_shard) as code) u
-    where u.code is not null
-    union all
-    select jsonb_build_object('code', 'anti_affinity_conflict', 'permanent', false,
-      'message', format('a running lease in the same %s keeps away from such leases', k.domain))
-    from (select hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as domain) k
-    where k.domain is not null
-    union all
-    select jsonb_build_object('code', c.code, 'permanent', true, 'message', c.message, 'predicate', c.predicate)
-    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
-                                     p_node.gpu_parents) c
-    union all
-    -- of what it would have to itself: the node has enough, others have it now
-    select jsonb_build_object('code', 'nodes_support_but_contended', 'permanent', false, 'message',
-             format('the node honours the class, but running leases have its %s', hwqueue.lacking(s.contended, p_class, s.room)))
-    from short s where s.contended <> 0
-    union all
-    select jsonb_build_object('code', 'insufficient_capacity', 'permanent', s.ever <> 0,
-      'message', format('not enough %s: %s', hwqueue.lacking(s.now - s.contended, p_class, s.room),
-        case when s.ever <> 0 then 'the node never has as much' else 'in use by running leases' end))
-    from short s where s.now <> s.contended
-    union all
-    select jsonb_build_object('code', 'node_draining', 'permanent', false, 'message', 'the node is cordoned')
-    where p_node.cordoned_at is not null
-  ) r
+  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
+  from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
+               hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as kept_out offset 0) k
+  cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
 $$;
 
 CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS double precision
@@ -1571,6 +1654,28 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
                           p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+$$;
+
+CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
+  from (
+    select regexp_replace(coalesce(nullif(concat_ws(', ',
+      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
+      hwqueue.resource_words(p_class.placement -> 'resources'),
+      'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
+      (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
+       from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
+      (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
+       from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'tolerates ' || (
+        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
+                          || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
+        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
+      '[[:cntrl:]]+', ' ', 'g') as words
+  ) w
 $$;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
@@ -1835,6 +1940,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
+
 CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -2013,6 +2122,14 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
   end
 $$;
 
+CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
+              when p_domain in ('node', 'own:node') then 'on the same node'
+              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
+$$;
+
 CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -2150,34 +2267,6 @@ CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_que
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
 
-CREATE TABLE hwqueue.claim (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    claim_token bigint NOT NULL,
-    attempt smallint NOT NULL,
-    claim_timeout interval NOT NULL,
-    claimed_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    check_at timestamp with time zone NOT NULL,
-    assignment jsonb,
-    stop_requested_at timestamp with time zone,
-    stop_reason text,
-    stop_by timestamp with time zone,
-    stop_detail text,
-    counted jsonb
-)
-WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
-
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
-
-COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
-
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -2313,6 +2402,15 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select left(regexp_replace(coalesce(
+    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
+      coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
+    p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
+$$;
+
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2353,6 +2451,162 @@ begin
     v_count := v_count + 1;
   end loop;
   return v_count;
+end
+$$;
+
+CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_head hwqueue.ready;
+  v_found record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
+  if not found then
+    perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),
+      jsonb_build_object('class_id', p_class, 'shard_id', p_shard), 'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
+  end if;
+  as_of := hwqueue.clock();
+  select r.* into v_head from hwqueue.ready r
+  where r.shard_id = p_shard and r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
+  select * into v_found from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, as_of, p_shard);
+  class_id := p_class;
+  shard_id := p_shard;
+  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_class.queue_id;
+  words := hwqueue.class_words(v_class);
+  headline := case when v_found.pending = 0 then 'nothing of it is pending; ' else '' end || v_found.headline;
+  code := coalesce(v_found.code, 'ready');
+  permanent := v_found.permanent;
+  waits_until := v_found.waits_until;
+  funnel := v_found.funnel;
+  sole_blockers := v_found.sole_blockers;
+  nearest := v_found.nearest;
+  help := v_found.help;
+  pending := v_found.pending;
+  nodes_registered := v_found.nodes_registered;
+  nodes_live := v_found.nodes_live;
+  nodes_matching := v_found.nodes_matching;
+  nodes_free := v_found.nodes_free;
+  leases := (
+    select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
+             'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position), '[]')
+    from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class order by d.tier, d.rank, d.position limit 20) r
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id);
+  return next;
+end
+$$;
+
+CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
+  v_class hwqueue.placement_class;
+  v_claim hwqueue.claim;
+  v_entry hwqueue.ready;
+  v_found record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
+  state := hwqueue.lease_state(p_lease, p_shard);
+  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  as_of := hwqueue.clock();
+  lease_id := p_lease;
+  shard_id := p_shard;
+  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  class_id := v_lease.class_id;
+  words := hwqueue.class_words(v_class);
+  permanent := v_lease.state <> 'open';
+  if state = 'claimed' and v_claim.lease_id is not null then
+    select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
+    waits_until := v_claim.expires_at;
+  elsif state <> 'pending' then
+    code := state;
+    headline := hwqueue.resting_story(v_lease, state, as_of, p_shard);
+    waits_until := case when state = 'scheduled' then v_lease.available_at end;
+  else
+    select r.* into v_entry from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+      and r.position = v_lease.position and r.lease_id = p_lease;
+    "position" := hwqueue.place_in_line(v_lease, p_shard);
+    select * into v_found from hwqueue.explain_waiting(v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard);
+    code := coalesce(v_found.code, 'ready');
+    headline := v_found.headline || case when v_found.code is not null then ''
+      when "position" = 0 then '; it is the first in line'
+      when "position" > 10000 then '; more than 10000 leases of the queue come before it'
+      else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
+      || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
+    permanent := v_found.permanent;
+    waits_until := v_found.waits_until;
+    funnel := v_found.funnel;
+    sole_blockers := v_found.sole_blockers;
+    nearest := v_found.nearest;
+    help := v_found.help;
+    pending := v_found.pending;
+    nodes_registered := v_found.nodes_registered;
+    nodes_live := v_found.nodes_live;
+    nodes_matching := v_found.nodes_matching;
+    nodes_free := v_found.nodes_free;
+  end if;
+  return next;
+end
+$$;
+
+CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_queue hwqueue.queue;
+  v_known jsonb := hwqueue.known_of_others(p_class, p_lease, p_now, p_shard);
+  v_prefers boolean;
+  v_fleet jsonb;
+  v_first record;
+  v_free hwqueue.node;
+begin
+  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
+  v_prefers := p_eligible_at + coalesce(p_class.patience, v_queue.patience) > p_now
+    and (p_class.preferred <> '[]' or exists (
+           select 1 from hwqueue.profile p where p.shard_id = p_shard and p.taints @> '[{"effect": "prefer_no_schedule"}]'));
+  v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
+  select count(*) into pending
+  from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id limit 10001) r;
+  nodes_registered := (v_fleet ->> 'registered')::bigint;
+  nodes_live := (v_fleet ->> 'live')::bigint;
+  nodes_matching := (v_fleet ->> 'matching')::bigint;
+  nodes_free := (v_fleet ->> 'free')::bigint;
+  funnel := v_fleet -> 'funnel';
+  sole_blockers := (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
+      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
+      'samples', s.value -> 'samples')) order by s.ordinality), '[]')
+    from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
+  nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
+                                p_class, p_lease, v_known, p_now, p_shard);
+  help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
+  select * into v_first from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard);
+  headline := v_first.headline;
+  code := v_first.code;
+  permanent := v_first.permanent;
+  if p_deadline <= p_now then
+    code := 'deadline_exceeded';
+    permanent := true;
+    headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
+  elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
+    select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
+    waits_until := p_eligible_at + hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now, p_shard);
+    if waits_until > p_now then
+      code := 'waiting_for_preferred';
+      headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
+        case nodes_free when 1 then 'the free node ' || v_free.name else 'the ' || nodes_free || ' free nodes' end);
+    else
+      waits_until := null;
+    end if;
+  end if;
 end
 $$;
 
@@ -2402,6 +2656,31 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_expr ? 'label' then
+    return hwqueue.label_words(p_expr);
+  elsif p_expr ? 'tags' then
+    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
+  elsif p_expr ? 'any' then
+    return (
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
+  elsif p_expr ? 'trust' then
+    return 'trusted for ' || left(p_expr ->> 'trust', 100);
+  elsif p_expr ?| array['lease', 'service', 'leases'] then
+    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
+      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
+           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
+           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
+      hwqueue.domain_words(p_expr ->> 'domain'));
+  end if;
+  return hwqueue.target_words(p_expr, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2415,6 +2694,22 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
+  from jsonb_array_elements(p_required) with ordinality e
+  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
+                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
+$_$;
+
+CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
+  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
@@ -2531,6 +2826,63 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
                     else p_retry_at::text end), p_shard)
 $$;
 
+CREATE FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_index int := (p_predicate ->> 'term')::int;
+  v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
+  v_fact jsonb := p_facts -> v_index;
+  v_domain text := coalesce((select t.domain from hwqueue.term t
+                             where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
+                            hwqueue.term_domain(v_spec, p_shard));
+  v_holders jsonb;
+  v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
+begin
+  if p_stage = 'free' then
+    v_holders := hwqueue.room_holders(p_node.node_id, p_now, p_shard);
+  elsif p_stage = 'away' and p_predicate is null then
+    v_domain := p_kept_out;
+    v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
+    v_holders := hwqueue.away_holders(p_class, p_lease, p_node, p_now, p_shard);
+  elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
+    v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'wanted', hwqueue.blocker_words(p_stage, p_code, p_predicate, p_lacks, p_class),
+    'has', hwqueue.node_has(p_stage, p_predicate, p_lacks, v_fact, v_domain, p_class, p_node, p_load, p_now),
+    'place', v_place, 'holders', nullif(v_holders, '[]')));
+end
+$$;
+
+CREATE FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_predicate jsonb := hwqueue.without_terms(p_predicate);
+  v_message text := p_message;
+begin
+  if p_lacks is not null then
+    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_lacks, p_node));
+    v_message := hwqueue.lacking(p_lacks, p_class, hwqueue.node_headroom(p_node, p_load));
+    v_message := case
+      when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
+      else format('not enough %s: %s', v_message,
+                  case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
+  elsif p_message is null then
+    v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
+  end if;
+  return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)
+    || case when v_predicate is null then '{}' else jsonb_build_object('predicate', v_predicate) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
+$$;
+
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -2563,45 +2915,6 @@ begin
   return v_class_id;
 end
 $$;
-
-CREATE TABLE hwqueue.lease (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    headers jsonb,
-    priority smallint NOT NULL,
-    tier smallint NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    state text DEFAULT 'open'::text NOT NULL,
-    attempt_count smallint DEFAULT 0 NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    retry jsonb,
-    claim_timeout interval,
-    deadline timestamp with time zone,
-    idempotency_key text,
-    available_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    node_id uuid,
-    claimed_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    result jsonb,
-    error jsonb,
-    wire bytea
-)
-WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
-
-COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
-
-COMMENT ON COLUMN hwqueue.lease.state IS 'open until finished; the public state says where the open lease waits or runs';
-
-COMMENT ON COLUMN hwqueue.lease.claim_token IS 'token of the last claim that has ended; 0 before';
 
 CREATE FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) RETURNS hwqueue.lease
     LANGUAGE plpgsql
@@ -2776,6 +3089,40 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
   end
 $$;
 
+CREATE FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node));
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_need bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
+  v_gpus bigint;
+  v_cores bigint;
+  v_custom bigint;
+begin
+  if hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) <> 0 then
+    return 0;
+  end if;
+  if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
+      * (1000 / p_class.gpu_milli);
+  elsif p_class.gpu_count > 0 then
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1
+                   when v_gpu = 'partition_exclusive' then v_room.gpu_parts_free / p_class.gpu_count
+                   else v_room.gpu_whole / p_class.gpu_count end;
+  end if;
+  if v_room.core_milli is not null then
+    v_cores := case
+      when v_cpu is null then v_room.core_milli / greatest(v_need, 1)
+      when v_cpu = 'whole_core' then 1000 * v_room.core_whole / v_need
+      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
+  end if;
+  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0)) from jsonb_each(p_class.custom) c);
+  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0), v_room.slots, v_gpus, v_cores, v_custom);
+end
+$$;
+
 CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2824,6 +3171,70 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
                                           p_taints) end
 $$;
 
+CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  with held as materialized (
+    select * from hwqueue.term_places(p_class, p_known, p_now, p_shard)
+  ), asked as materialized (
+    select (s.ordinality - 1)::int as index, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
+           coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+  )
+  select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here', coalesce(h.here, 0),
+           'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere, 'self', a.is_self) order by a.index)
+  from hwqueue.node n
+  cross join asked a
+  cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
+  left join held h on h.index = a.index and h.place = v.place
+  where n.shard_id = p_shard and n.deregistered_at is null
+  group by n.node_id
+$$;
+
+CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, stage text, code text, permanent boolean, predicate jsonb, lacks integer)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
+  v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
+begin
+  return query
+    with fleet as materialized (
+      select n, n.node_id, n.profile_id, hwqueue.is_live(n, s, p_now) as is_live
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), of_profile as materialized (
+      select p.profile_id, x.stage, x.code, x.permanent, x.predicate
+      from hwqueue.profile p
+      cross join lateral hwqueue.profile_failures(v_of_profile, p_class, p.labels, p.rack, p.taints, p.cpu_isolation, p.gpu_exclusivity,
+                                                  p.gpu_share_mode) x
+      where p.shard_id = p_shard and p.profile_id in (select f.profile_id from fleet f)
+    ), kept as materialized (
+      select f.node_id, min(d.domain) as domain
+      from fleet f
+      cross join (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
+      join (select k.value ->> 0 as domain, k.value ->> 1 as place from jsonb_array_elements(p_known -> 'kept_out') k) k
+        on k.domain = d.domain and k.place = hwqueue.domain_value(d.domain, f.node_id, (f.n).rack, (f.n).labels)
+      group by f.node_id
+    ), facts as materialized (
+      select * from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard)
+    )
+    select f.node_id, x.stage, x.code, x.permanent, x.predicate, x.lacks
+    from fleet f
+    left join facts t on t.node_id = f.node_id
+    left join kept k on k.node_id = f.node_id
+    cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
+    cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
+    union all
+    select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
+    union all
+    select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
+end
+$$;
+
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2853,6 +3264,10 @@ begin
   group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
 end
 $$;
+
+CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select array['live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
 CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3090,12 +3505,99 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
     || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true then '{"unpinned": true}'::jsonb else '{}' end, '{}')
 $$;
 
+CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select jsonb_build_object('action', a.action, 'words', case a.action
+    when 'revive' then format('%s but are silent: start the worker of %s', m.nodes, a.samples)
+    when 'uncordon' then format('%s but are cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
+    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
+    when 'attest' then format('%s but are not %s: hwqueue node attest', m.nodes, a.words)
+    when 'resize' then format('%s but are smaller than %s: ask for less', m.nodes, a.words)
+    when 'isolate' then format('%s but do not offer %s: let them, or ask for less', m.nodes, a.words)
+    else format('%s but for %s: relax it', m.nodes, a.words) end)
+  from (
+    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
+             when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
+           hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
+           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
+  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
+$$;
+
+CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name, 'queue', q.name, 'service_id', k.service_id,
+           'node', n.name, 'since', c.claimed_at, 'expires_at', c.expires_at, 'stopping', nullif(c.stop_requested_at <= p_now is true, false),
+           'holds', case when p_amounts then hwqueue.resource_words(jsonb_strip_nulls(jsonb_build_object(
+             'cpu_milli', c.assignment -> 'cpu_milli', 'memory_mib', c.assignment -> 'memory_mib',
+             'gpu_milli', (c.assignment ->> 'gpu_milli')::int * jsonb_array_length(c.assignment -> 'gpus')))
+             || coalesce(c.assignment -> 'custom', '{}')) end)) order by c.claimed_at, c.lease_id), '[]')
+  from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+  where c.shard_id = p_shard and c.lease_id = any (p_leases)
+$$;
+
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
     'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
     'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
+$$;
+
+CREATE TABLE hwqueue.profile (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    digest bytea NOT NULL,
+    labels jsonb NOT NULL,
+    rack bigint,
+    anchors text[] NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
+
+COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
+
+COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
+
+COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+
+CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_nodes jsonb := case when jsonb_typeof(p_nodes) = 'object' then jsonb_build_array(p_nodes) else p_nodes end;
+  v_spec jsonb;
+begin
+  if jsonb_typeof(v_nodes) is distinct from 'array' or jsonb_array_length(v_nodes) not between 1 and 100 then
+    perform hwqueue.refuse('QHA01', 'p_nodes must be a node''s specification or a list of 1 to 100', jsonb_build_object('field', 'p_nodes'),
+      'for example {"labels": {"gpu": true}, "capacity": {"cpu_milli": 64000}, "count": 3}');
+  end if;
+  for v_spec in select n.value from jsonb_array_elements(v_nodes) n loop
+    how_many := case when jsonb_typeof(v_spec) = 'object' then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
+    node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
+      case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
+    node.operator_taints := '[]';
+    profile.labels := node.labels;
+    profile.rack := node.rack;
+    profile.taints := hwqueue.node_taints(node);
+    profile.cpu_isolation := node.cpu_isolation;
+    profile.gpu_exclusivity := node.gpu_exclusivity;
+    profile.default_cpu_isolation := node.default_cpu_isolation;
+    profile.gpu_share_mode := node.gpu_share_mode;
+    return next;
+  end loop;
+end
 $$;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -3209,6 +3711,22 @@ $_$;
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
+
+CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (
+      select 1 from hwqueue.node n
+      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id
+        and e.class_id = p_class.class_id
+      where n.shard_id = p_shard and n.node_id = any (p_kinds) and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+    or exists (
+      select 1 from hwqueue.node_eligibility e
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
+      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+$$;
 
 CREATE FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -3414,29 +3932,63 @@ begin
 end
 $$;
 
-CREATE TABLE hwqueue.profile (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    digest bytea NOT NULL,
-    labels jsonb NOT NULL,
-    rack bigint,
-    anchors text[] NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
-    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
-    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
-    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
-    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
-
-COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
-
-COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
-
-COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  with failing as materialized (
+    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank
+    from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
+  ), verdict as materialized (
+    select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
+           coalesce(x.of_kind, 0) as of_kind
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    left join (
+      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
+             count(*) filter (where f.rank < 8) as of_kind
+      from failing f group by f.node_id) x on x.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null
+  ), liked as materialized (
+    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
+    from hwqueue.profile p where p_prefers and not p_class.is_pinned and p.shard_id = p_shard
+  ), best as materialized (
+    select v.node_id, v.name, v.failures, case when p_class.is_pinned
+             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, hwqueue.node_taints(n)) else l.affinity end as affinity
+    from verdict v
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
+    left join liked l on l.profile_id = n.profile_id
+    where p_prefers and v.first_rank >= 8
+  ), grouped as (
+    select min(f.rank) as rank, f.predicate, jsonb_strip_nulls(jsonb_build_object('stage', f.stage, 'code', mode() within group (order by f.code),
+             'permanent', bool_and(f.permanent), 'predicate', f.predicate, 'lacks', f.lacks)) as rule,
+           count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
+           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
+    from (
+      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 8 then v.of_kind = 1 else v.failures = 1 end as is_alone
+      from failing f join verdict v on v.node_id = f.node_id) f
+    where f.is_alone or f.is_first
+    group by f.stage, f.predicate, f.lacks
+  )
+  select jsonb_build_object(
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'matching', count(*) filter (where v.first_rank >= 8),
+    'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
+    'funnel', (
+      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
+      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
+    'sole', (
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
+      from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
+    'first', (
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.first, 'samples', g.first_samples)
+                                order by g.rank desc, g.first desc, g.predicate), '[]')
+      from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
+    'near', (
+      select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')
+      from (select * from verdict x order by x.fixed, x.failures, x.name limit 20) d),
+    'best', (select b.name from best b order by b.affinity desc nulls last, b.name limit 1),
+    'best_free', (select b.node_id from best b where b.failures = 0 order by b.affinity desc nulls last, b.name limit 1))
+  from verdict v
+$$;
 
 CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -3585,6 +4137,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if not hwqueue.terms_in_force(p_class, p_shard) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  end if;
+  return jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
+    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+    from jsonb_array_elements(p_class.spread) with ordinality s));
+end
+$$;
+
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3659,6 +4225,20 @@ CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
     when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}(\.[0-9]{1,128})?$' then (p_value #>> '{}')::numeric
   end
 $_$;
+
+CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case p_expr ->> 'op'
+    when 'exists' then 'has ' || l.label
+    when 'does_not_exist' then 'has no ' || l.label
+    else format('%s %s %s', l.label, case p_expr ->> 'op'
+        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
+        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
+      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
+           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
+  from (select left(p_expr ->> 'label', 60) as label) l
+$$;
 
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3846,6 +4426,20 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   from hwqueue.queue q
   where q.shard_id = p_shard and q.dropped_at is null
   order by q.name
+$$;
+
+CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when count(*) = 1 then max(v.word)
+    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
+      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
+    end
+  from (
+    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
+           e.ordinality, count(*) over () as total
+    from jsonb_array_elements(p_values) with ordinality e
+  ) v
 $$;
 
 CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -4115,11 +4709,14 @@ begin
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
     cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
     cross join lateral (
-      select hwqueue.class_reasons(v_class, n, u.load, v_recount, v_now, p_shard)
+      select coalesce(jsonb_agg(hwqueue.failure_reason(x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks, v_class, n, u.load)), '[]')
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
              'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
+      from (select hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) as kept_out offset 0) k
+      cross join lateral hwqueue.all_failures(v_class, n, u.load, f.facts, v_recount -> 'spread', k.kept_out, v_now, p_shard) x
+      offset 0
     ) w
     where n.shard_id = p_shard and n.deregistered_at is null
     order by w.reasons = '[]' desc, 4 desc, n.name;
@@ -4184,6 +4781,10 @@ begin
   return case when p_left <> '{}' then p_left else p_right end;
 end
 $$;
+
+CREATE FUNCTION hwqueue.moment_words(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' $$;
 
 CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -4387,6 +4988,42 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
 
+CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack, 'seen_at', s.seen_at,
+           'state', case when n.cordoned_at is not null then 'cordoned' when hwqueue.is_live(n, s, p_now) then 'live' else 'silent' end,
+           'reasons', r.reasons || case when hwqueue.is_live(n, s, p_now) then '[]' else jsonb_build_array(jsonb_build_object('stage', 'live',
+             'code', 'node_not_live', 'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
+  from unnest(p_node_ids) with ordinality i(node_id, ordinality)
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
+  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
+  cross join lateral (
+    select hwqueue.read_load(n.node_id, p_shard) as load,
+           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
+           hwqueue.kept_out_of(p_class, p_lease, n, p_known, p_shard) as kept_out offset 0) k
+  cross join lateral (
+    select coalesce(jsonb_agg(
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)
+             || hwqueue.failure_detail(f.stage, f.code, f.predicate, f.lacks, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now, p_shard)
+             order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
+    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f offset 0) r
+$$;
+
+CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select jsonb_strip_nulls(jsonb_build_object(
+      'cpu_milli', case when p_bits & 1 > 0 then hwqueue.cpu_needed(p_class.cpu_milli, i.cpu) end,
+      'memory_mib', case when p_bits & 2 > 0 then p_class.memory_mib end,
+      'slots', case when p_bits & 4 > 0 then 1 end,
+      'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then p_class.gpu_count end,
+      'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_class.gpu_milli end,
+      'cores', case when p_bits & 32 > 0 then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1), i.cpu) / 1000.0 end))
+    || case when p_bits & 16 > 0 then p_class.custom else '{}' end
+  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+$$;
+
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -4503,6 +5140,47 @@ CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS te
   select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
 $$;
 
+CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end,
+         u.code, x.is_fixed, null::text, e.value, null::int
+  from jsonb_array_elements(p_exprs) e
+  cross join lateral (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts, k.attested) as code offset 0) u
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, null, k.attested) is not null as is_fixed
+    where u.code is not null offset 0) x
+  union all
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_reason(s.value, p_class, p_facts, p_counts -> (s.ordinality - 1)::int, p_now, p_shard) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'away', 'anti_affinity_conflict', false,
+         format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
+  where p_kept_out is not null
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
+                                   p_node.gpu_parents) c
+  where p_class.gpu_wanted <> '{}'
+  union all
+  -- of what it would have to itself the node may have enough, and others have it now
+  select v.stage, v.code, v.permanent, null, null, v.lacks
+  from hwqueue.node_shortage(p_class, p_node, p_load) s
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, s.contended),
+    (case when s.lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', s.lacks_ever <> 0, s.lacks_now - s.contended)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
+  union all
+  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+  where p_node.cordoned_at is not null
+$$;
+
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -4515,6 +5193,30 @@ begin
   from hwqueue.shard s
   where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
   return v_generation;
+end
+$$;
+
+CREATE FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return left(case
+    when p_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
+                                     hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
+    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
+    when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
+    when p_stage = 'trust' then 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing')
+    when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
+                                         else array_to_string(p_node.gpu_exclusivity, ', ') end
+    when p_fact is not null then case
+      when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
+      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none' else p_fact ->> 'held' end,
+                  hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
+    when p_predicate ? 'label' then (p_node.labels -> (p_predicate ->> 'label'))::text
+    when p_predicate ? 'tags' then (
+      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k where p_node.labels ? k)
+    when p_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
+    when p_predicate ? 'node' then 'node ' || p_node.name end, 200);
 end
 $$;
 
@@ -4555,6 +5257,22 @@ begin
           from unnest(p_load.core_used, p_node.core_numa) u(used, numa) group by u.numa) n;
   end if;
   return v_room;
+end
+$$;
+
+CREATE FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) RETURNS record
+    LANGUAGE plpgsql STABLE PARALLEL SAFE
+    AS $$
+begin
+  lacks_ever := 0;
+  contended := 0;
+  lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
+  if lacks_now <> 0 then
+    lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
+    contended := lacks_now & ~lacks_ever
+      & (case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
+         + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end);
+  end if;
 end
 $$;
 
@@ -5883,6 +6601,83 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_live bigint := (p_fleet ->> 'live')::bigint;
+  v_matching bigint := (p_fleet ->> 'matching')::bigint;
+  v_sole jsonb;
+  v_target record;
+begin
+  permanent := false;
+  if p_queue.paused_at is not null then
+    code := 'queue_paused';
+    headline := format('queue %s is paused since %s', p_queue.name, hwqueue.moment_words(p_queue.paused_at));
+  elsif p_fleet ->> 'registered' = '0' then
+    code := 'no_nodes';
+    headline := 'no node is registered';
+  elsif v_live = 0 then
+    code := 'node_not_live';
+    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
+                         else format('all %s nodes are', p_fleet ->> 'registered') end,
+                       hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
+  elsif v_matching = 0 then
+    -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
+    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    where s.value ->> 'stage' in ('live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity')
+    order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
+    if v_sole is null then
+      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+      headline := case when v_sole ->> 'stage' = 'cordon' then format('no live node is free of a cordon (%s are live)', v_live)
+        else format('none of the %s live nodes can run it: the last ones lack %s', v_live, hwqueue.failure_words(v_sole, p_class)) end;
+    elsif v_sole ->> 'stage' in ('live', 'cordon') then
+      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node matches, but it is', 'nodes match, but they are'),
+        case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
+    else
+      headline := format('no live node can run it: %s but for %s',
+        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
+        hwqueue.failure_words(v_sole, p_class));
+    end if;
+    code := v_sole ->> 'code';
+    permanent := (v_sole ->> 'permanent')::boolean;
+  elsif not hwqueue.terms_in_force(p_class, p_shard) then
+    code := 'unpublished';
+    headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
+  elsif p_fleet ->> 'free' = '0' then
+    select * into v_target from hwqueue.pending_target(p_class, p_shard);
+    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
+               where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
+    code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
+    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
+      headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
+    else
+      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches', 'nodes match'), (
+        select string_agg(case when f.value ->> 'stage' = 'free' then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+        from (select x.value, hwqueue.failure_words(x.value, p_class) as words, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+              from jsonb_array_elements(p_fleet -> 'first') x
+              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
+        where f.ordinality <= 3));
+    end if;
+  else
+    headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
+  from jsonb_array_elements(p_class.required) with ordinality e
+  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+  where e.value ? 'lease' and not e.value ? 'away' and l.state = 'open'
+    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+  order by e.ordinality limit 1
+$$;
+
 CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -5998,6 +6793,30 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+  select count(*) from (
+    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
+    union all
+    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
+    union all
+    (select 1 from hwqueue.ready r
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
+       and r.position < p_lease.position limit 10001)
+    limit 10001) b
+$$;
+
+CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
+    when p_domain in ('node', 'own:node') then 'node ' || coalesce(
+      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
+    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
+$$;
+
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -6034,6 +6853,22 @@ CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
           'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
           'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
           'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
+$$;
+
+CREATE FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+    LANGUAGE sql STABLE
+    AS $$
+  select 'labels', u.code, true, null::text, e.value, null::int
+  from jsonb_array_elements(p_exprs) e
+  cross join lateral (select hwqueue.expr_reason(e.value, p_labels, p_rack, null, '{}', null) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'taints', 'untolerated_taint', true, null, t.value, null
+  from jsonb_array_elements(case when p_taints = '[]' then '[]' else hwqueue.barring_taints(p_taints, p_class.tolerate) end) t
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
+  where p_class.gpu_wanted = '{}'
 $$;
 
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
@@ -7392,6 +8227,40 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select string_agg(case r.key
+      when 'gpu' then r.value || ' GPU'
+      when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
+      when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
+      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
+      else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
+      strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
+  from jsonb_each_text(p_resources) r
+$$;
+
+CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_lease.node_id), p_lease.node_id::text);
+  v_error jsonb := case when p_state <> 'scheduled' then p_lease.error else (
+    select a.error from hwqueue.attempt a
+    where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
+begin
+  if p_state = 'scheduled' then
+    return case when p_lease.available_at > p_now then format('scheduled: claimable in %s', hwqueue.span_words(p_lease.available_at - p_now))
+                else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
+      || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
+                                                         coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
+  end if;
+  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_lease.finished_at), coalesce(' on ' || v_node, ''),
+    case when p_lease.attempt_count > 0 then format(', attempt %s', p_lease.attempt_count) else '' end,
+    coalesce(': ' || hwqueue.error_words(v_error), ''));
+end
+$$;
+
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7465,6 +8334,34 @@ begin
   ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now, p_shard);
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select jsonb_strip_nulls(jsonb_build_object(
+      'cpu_milli', case when p_bits & 1 > 0 then p_room.cpu_milli end,
+      'memory_mib', case when p_bits & 2 > 0 then p_room.memory_mib end,
+      'slots', case when p_bits & 4 > 0 then p_room.slots end,
+      'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then
+        case when i.gpu = 'partition_exclusive' then p_room.gpu_parts_free else p_room.gpu_whole end end,
+      'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_room.gpu_most end,
+      'cores', case when p_bits & 32 = 0 then null
+        when i.cpu is null then trim_scale(p_room.core_milli / 1000.0)
+        when i.cpu = 'whole_core' then p_room.core_whole else p_room.core_numa end))
+    || case when p_bits & 16 > 0 then (
+         select coalesce(jsonb_object_agg(c.key, coalesce(p_room.custom -> c.key, '0')), '{}') from jsonb_each(p_class.custom) c) else '{}' end
+  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
+               hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+$$;
+
+CREATE FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.holder_list(array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
+    order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
 $$;
 
 CREATE TABLE hwqueue.profile_queue (
@@ -7557,6 +8454,19 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
+$$;
+
+CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
+      when p_selector -> 'exprs' = '[]' then 'any lease'
+      else 'leases with ' || (
+        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
+    || case when p_tenants is null then ''
+            when p_tenants = '"*"' then ' of any tenant'
+            else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
@@ -7870,6 +8780,17 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_
            else 0 end
 $$;
 
+CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when s.secs < 60 then trim_scale(round(s.secs, 1)) || ' s'
+    when s.secs < 3600 then floor(s.secs / 60) || ' min'
+    when s.secs < 86400 then floor(s.secs / 3600) || ' h ' || to_char(floor(s.secs % 3600 / 60), 'FM00') || ' min'
+    else floor(s.secs / 86400) || ' d ' || floor(s.secs % 86400 / 3600) || ' h' end
+  from (select greatest(extract(epoch from p_span), 0) as secs) s
+$$;
+
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -8145,6 +9066,19 @@ begin
   -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term
   return hwqueue.mark_checked(v_classes, p_shard) or p_term.written_xid = '0'::xid8;
 end
+$$;
+
+CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
+    when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
+    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
+                p_spread ->> 'max_skew', d.domain) end
+  from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
+       (select hwqueue.domain_words(p_spread ->> 'domain') as place,
+               left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
 $$;
 
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
@@ -8576,6 +9510,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
+$$;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -8621,6 +9567,24 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_classes bigint[] := hwqueue.selected_classes(p_spec, p_shard);
+  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
+begin
+  return hwqueue.holder_list(array(
+    select c.lease_id
+    from hwqueue.node n
+    join hwqueue.claim c on c.shard_id = p_shard and c.node_id = n.node_id
+    where n.shard_id = p_shard and c.class_id = any (v_classes) and coalesce(c.lease_id = v_lease, true)
+      and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
+        = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels)
+    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -8636,6 +9600,50 @@ begin
       jsonb_build_object('field', 'options.service_id'), 'give the lease a service_id, or select by labels or the same task');
   end if;
   return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
+end
+$$;
+
+CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(index integer, place text, held bigint, here bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_term record;
+begin
+  for v_term in
+    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+  loop
+    if v_term.lease_id is not null then
+      return query
+        select v_term.index, v.place, (f.fact ->> 'held')::bigint, (f.fact ->> 'here')::bigint
+        from hwqueue.node n
+        cross join lateral (select hwqueue.domain_value(v_term.domain, n.node_id, n.rack, n.labels) as place) v
+        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now, p_shard) as fact offset 0) f
+        where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
+          (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
+          (select l.node_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_term.lease_id));
+    elsif p_known ? 'terms' then
+      return query
+        select v_term.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint
+        from jsonb_each(p_known #> array['terms', v_term.index::text]) r;
+    else
+      return query
+        select v_term.index, k.domain, k.leases, k.leases - coalesce(l.leases, 0)
+        from (select c.domain, sum(c.leases) as leases from hwqueue.term_count c
+              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.domain having sum(c.leases) > 0) k
+        left join (
+          select x.value ->> 'd' as domain, count(*) as leases
+          from (select c.counted from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now
+                union all
+                select c.counted from hwqueue.claim c
+                where v_term.expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now
+                  and c.stop_requested_at <= p_now is not true) c
+          cross join jsonb_array_elements(c.counted) x
+          where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l on l.domain = k.domain;
+    end if;
+  end loop;
 end
 $$;
 
@@ -8660,6 +9668,31 @@ begin
   end loop;
   return true;
 end
+$$;
+
+CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select format('it waits for the transaction of session %s%s, open for %s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+                hwqueue.span_words(p_now - a.xact_start))
+  from pg_catalog.pg_stat_activity a
+  where a.pid <> pg_backend_pid() and a.backend_xid is not null
+    and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
+  order by a.xact_start limit 1
+$$;
+
+CREATE FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select not hwqueue.is_stale(p_class, p_shard)
+    and not exists (
+      select 1 from jsonb_array_elements(p_class.terms) s
+      left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+      where t.published_at is null)
+    and not exists (
+      select 1 from hwqueue.class_term m
+      join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -8964,6 +9997,100 @@ begin
     update hwqueue.queue_signal s set waiting_since = null
     where s.shard_id = p_shard and s.queue_id = p_queue.queue_id;
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending) order by h.place, h.ordinality), '[]')
+  from (
+    select 1 as place, 1 as ordinality,
+           jsonb_build_object('action', 'resume', 'words', format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
+    where p_queue.paused_at is not null
+    union all
+    select 2, 1, jsonb_build_object('action', 'register', 'words', 'register a node: hwqueue worker run registers the machine it runs on')
+    where p_fleet ->> 'registered' = '0'
+    union all
+    select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples',
+                                               'predicate', hwqueue.without_terms(s.value -> 'predicate')) || hwqueue.help_words(s.value, p_class)
+    from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    where s.value ->> 'stage' not in ('free', 'away', 'spread')
+    union all
+    select 4, 1, jsonb_build_object('action', 'add_node', 'words', left('add a node with ' || hwqueue.class_words(p_class), 400))
+    where p_fleet ->> 'matching' = '0'
+    union all
+    select 5, t.ordinality, t.help
+    from (
+      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_agg(h.node order by h.ordinality), 'nodes', count(*),
+               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end, h.place,
+                 h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')),
+                 coalesce(h.holder ->> 'holds', 'a slot'))) as help,
+             min(h.ordinality) as ordinality
+      from (
+        select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
+               r.value ->> 'stage' = 'free' as is_room, n.ordinality
+        from jsonb_array_elements(p_near) with ordinality n
+        cross join jsonb_array_elements(n.value -> 'reasons') r
+        where r.value ? 'holders' and jsonb_array_length(n.value -> 'reasons') = 1
+      ) h
+      group by h.place, h.holder, h.is_room
+      order by min(h.ordinality) limit 5) t
+  ) h
+$$;
+
+CREATE FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+declare
+  v_anchors text[];
+  v_kinds uuid[];
+  v_now timestamptz;
+begin
+  perform hwqueue.check_shard(p_shard);
+  select array_agg(distinct a) into v_anchors
+  from hwqueue.imagined_nodes(p_nodes, p_shard) i
+  cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
+                            || hwqueue.node_anchors((i.node).node_id, (i.node).resources || (i.node).gpu_ids)) a;
+  v_now := hwqueue.clock();
+  v_kinds := array(
+    select (array_agg(n.node_id))[1]
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
+    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.gpu_parents, n.core_numa);
+  return query
+    with imagined as materialized (
+      select * from hwqueue.imagined_nodes(p_nodes, p_shard)
+    ), wanted as materialized (
+      select c from hwqueue.placement_class c
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+      where c.shard_id = p_shard and c.anchors && v_anchors
+        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
+    ), fit as materialized (
+      select (w.c).class_id, sum(i.how_many * f.fits)::bigint as fits, bool_or(f.fits is null) as is_open
+      from wanted w
+      cross join imagined i
+      cross join lateral (
+        select case when hwqueue.suits(w.c, i.profile, (i.node).node_id, (i.node).resources || (i.node).gpu_ids, '{}', (i.node).gpu_ids, (i.node).gpu_parents)
+                    then hwqueue.fits_at_once(w.c, i.node) else 0 end as fits offset 0) f
+      where f.fits is distinct from 0
+      group by 1
+    ), counted as materialized (
+      select f.class_id, case when not f.is_open then f.fits end as fits, p.pending, p.oldest_at
+      from fit f
+      cross join lateral (
+        select count(*) as pending, min(r.eligible_at) as oldest_at
+        from (select e.eligible_at from hwqueue.ready e where e.shard_id = p_shard and e.class_id = f.class_id limit 10001) r) p
+      order by p.pending desc, f.class_id limit 1000
+    )
+    select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits, hwqueue.is_served(c, v_kinds, v_now, p_shard)
+    from counted k
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    order by k.pending desc, k.class_id;
 end
 $$;
 
@@ -9571,6 +10698,8 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
@@ -9585,6 +10714,8 @@ GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
@@ -9594,6 +10725,8 @@ REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_togethe
 REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
@@ -9669,6 +10802,8 @@ REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch 
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
@@ -9680,6 +10815,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
@@ -9704,6 +10841,8 @@ REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_expired boolean, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -9730,6 +10869,8 @@ GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO h
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
@@ -9751,13 +10892,31 @@ REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p
 
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -9772,6 +10931,12 @@ REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with t
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
@@ -9791,13 +10956,21 @@ REVOKE ALL ON FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_cl
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gate_of(p_place text) FROM PUBLIC;
 
@@ -9830,7 +11003,13 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9849,6 +11028,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_plain_completion(p_item jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -9882,6 +11063,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) FROM PUBLIC;
@@ -9898,11 +11081,15 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
 
@@ -9937,6 +11124,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -9970,6 +11159,8 @@ REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.moment_words(p_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
@@ -9986,6 +11177,10 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
@@ -10000,9 +11195,15 @@ REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
@@ -10104,15 +11305,25 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -10235,6 +11446,10 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
@@ -10247,6 +11462,10 @@ REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
@@ -10258,6 +11477,8 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -10289,6 +11510,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 REVOKE ALL ON FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
@@ -10323,6 +11546,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.pla
 REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -10362,15 +11587,25 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10416,6 +11651,12 @@ REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 

@@ -47,7 +47,7 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
     yield _fact("asks", found.words)
     yield _fact(
         "pending",
-        f"{counted(found.pending)} of its class; {counted(found.position or 0)} come before it",
+        f"{counted(found.pending)} of its class; {counted(found.position or 0)} in line before it",
     )
     yield _fact(
         "nodes",

@@ -49,10 +49,11 @@ as $$
     union all
     select 5, t.ordinality, t.help
     from (
-      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_build_array(h.node), 'nodes', 1,
-               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end,
-                 h.place, h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')), coalesce(h.holder ->> 'holds', 'a slot'))) as help,
-             row_number() over (order by h.ordinality) as ordinality
+      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_agg(h.node order by h.ordinality), 'nodes', count(*),
+               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end, h.place,
+                 h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')),
+                 coalesce(h.holder ->> 'holds', 'a slot'))) as help,
+             min(h.ordinality) as ordinality
       from (
         select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
                r.value ->> 'stage' = 'free' as is_room, n.ordinality
@@ -60,6 +61,7 @@ as $$
         cross join jsonb_array_elements(n.value -> 'reasons') r
         where r.value ? 'holders' and jsonb_array_length(n.value -> 'reasons') = 1
       ) h
-      limit 5) t
+      group by h.place, h.holder, h.is_room
+      order by min(h.ordinality) limit 5) t
   ) h
 $$;

@@ -51,8 +51,10 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
         "3 nodes match, none is free: "
         '3 are kept out by "away from leases with app in web in the same rack"'
     )
-    taken = f"rack 1 is taken by lease {held['lease_id']} of service {service}"
-    assert taken in [one["words"] for one in found["help"]]
+    taken, other = found["help"]
+    assert taken["words"] == f"rack 1 is taken by lease {held['lease_id']} of service {service}"
+    assert taken["samples"] == sorted(node.name for node in racks[:2])
+    assert other["words"].startswith("rack 2 is taken by lease ")
     assert (funnel(found)["free"], funnel(found)["away"]) == (3, 0)
 
 
