@@ -69,7 +69,7 @@ async def test_leases_that_are_not_pending(client: AsyncClient, queue: str, node
     found = await client.explain_lease(later.lease_id)
     assert (found.state, found.code) == (LeaseState.SCHEDULED, "scheduled")
     assert found.waits_until is not None
-    assert found.funnel is found.nearest is found.help is found.position is None
+    assert (found.funnel, found.nearest, found.help, found.position) == (None,) * 4
 
 
 async def test_what_is_unknown(client: AsyncClient) -> None:
