@@ -66,18 +66,29 @@ $$;
 
 -- How many ready leases of its queue come before one, by tier, rank and position, at most 10,001; between leases of one tier and rank a node's liking
 -- decides first, so this is the place of a lease that all nodes like alike.
--- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison.
+-- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison. From the low-water mark of its tier and rank on: what
+-- was claimed before it may still be in the index.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.place_in_line(p_lease hwqueue.lease, p_shard int) returns bigint
-language sql stable
+language plpgsql stable
 as $$
-  select count(*) from (
+declare
+  v_mark bigint := coalesce((
+    select m.position
+    from (select w.* from hwqueue.low_water w
+          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0 order by w.version desc limit 1) w
+    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
+    where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
+begin
+  return (select count(*) from (
     (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
     union all
-    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
+    (select 1 from hwqueue.ready r
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
     union all
     (select 1 from hwqueue.ready r
      where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
-       and r.position < p_lease.position limit 10001)
-    limit 10001) b
+       and r.position >= v_mark and r.position < p_lease.position limit 10001)
+    limit 10001) b);
+end
 $$;

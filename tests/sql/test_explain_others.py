@@ -189,7 +189,9 @@ def test_one_that_was_asked_to_stop(api: Api, racks: list[Node], clock: Clock) -
     clock.advance(timedelta(seconds=1))
     [reason] = near(explain(api, away), racks[0])["reasons"]
     assert reason["holders"][0]["stopping"] is True
-    assert codes(explain(api, toward), racks[0]) == ["required_affinity_unsatisfiable"]
+    found = explain(api, toward)
+    assert found["nodes_free"] == 0
+    assert codes(found, racks[0]) == ["required_affinity_unsatisfiable"]
 
 
 def test_several_reasons_of_one_node(api: Api, racks: list[Node]) -> None:
