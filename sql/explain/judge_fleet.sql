@@ -17,6 +17,10 @@ as $$
 declare
   v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
   v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
+  -- looked up for every node: an object is searched, a join could become a loop over all places
+  v_kept_out jsonb := (
+    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(p_known -> 'kept_out') k);
+  v_domains text[] := array(select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
 begin
   return query
     with fleet as materialized (
@@ -30,20 +34,15 @@ begin
       cross join lateral hwqueue.profile_failures(v_of_profile, p_class, p.labels, p.rack, p.taints, p.cpu_isolation, p.gpu_exclusivity,
                                                   p.gpu_share_mode) x
       where p.shard_id = p_shard and p.profile_id in (select f.profile_id from fleet f)
-    ), kept as materialized (
-      select f.node_id, min(d.domain) as domain
-      from fleet f
-      cross join (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
-      join (select k.value ->> 0 as domain, k.value ->> 1 as place from jsonb_array_elements(p_known -> 'kept_out') k) k
-        on k.domain = d.domain and k.place = hwqueue.domain_value(d.domain, f.node_id, (f.n).rack, (f.n).labels)
-      group by f.node_id
     ), facts as materialized (
       select * from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard)
     )
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, x.lacks
     from fleet f
     left join facts t on t.node_id = f.node_id
-    left join kept k on k.node_id = f.node_id
+    left join lateral (
+      select d as domain from unnest(v_domains) d
+      where v_kept_out ? (d || '@' || hwqueue.domain_value(d, f.node_id, (f.n).rack, (f.n).labels)) order by d limit 1) k on true
     cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
     cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
     union all
