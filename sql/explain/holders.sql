@@ -50,25 +50,27 @@ begin
 end
 $$;
 
--- Those that keep a lease of a class out of a node's place, since they require to be away from such leases.
+-- Those that keep a lease of a class out of a node's place in a domain, since they require to be away from such leases.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamptz, p_shard int)
+create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable
 as $$
+declare
+  v_there uuid[] := array(
+    select n.node_id from hwqueue.node n
+    where n.shard_id = p_shard and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
+      = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels));
 begin
   return hwqueue.holder_list(array(
     select c.lease_id
-    from (
-      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
-      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
-      where k.shard_id = p_shard and k.terms <> '[]' and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and t.value #>> '{spec,use}' = 'away'
-        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
-    ) a
-    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) = hwqueue.domain_value(a.domain, p_node.node_id, p_node.rack, p_node.labels)
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id and k.terms <> '[]'
+    where c.shard_id = p_shard and c.node_id = any (v_there)
+      and exists (
+        select 1 from jsonb_array_elements(k.terms) t
+        where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec', p_shard) = p_domain
+          and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
     order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
 end
 $$;

@@ -18,8 +18,7 @@ declare
   v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
   v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
   -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_out jsonb := (
-    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(p_known -> 'kept_out') k);
+  v_kept_at jsonb := p_known -> 'kept_at';
   v_domains text[] := array(select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
 begin
   return query
@@ -42,7 +41,7 @@ begin
     left join facts t on t.node_id = f.node_id
     left join lateral (
       select d as domain from unnest(v_domains) d
-      where v_kept_out ? (d || '@' || hwqueue.domain_value(d, f.node_id, (f.n).rack, (f.n).labels)) order by d limit 1) k on true
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, f.node_id, (f.n).rack, (f.n).labels)) order by d limit 1) k on true
     cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
     cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
     union all

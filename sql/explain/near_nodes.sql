@@ -21,7 +21,7 @@ begin
   elsif p_stage = 'away' and p_predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
-    v_holders := hwqueue.away_holders(p_class, p_lease, p_node, p_now, p_shard);
+    v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, p_shard);
   elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
     v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
   end if;
@@ -50,7 +50,9 @@ as $$
   cross join lateral (
     select hwqueue.read_load(n.node_id, p_shard) as load,
            hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
-           hwqueue.kept_out_of(p_class, p_lease, n, p_known, p_shard) as kept_out offset 0) k
+           (select d.domain from (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
+            where p_known -> 'kept_at' ? (d.domain || '@' || hwqueue.domain_value(d.domain, n.node_id, n.rack, n.labels))
+            order by d.domain limit 1) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)

@@ -69,6 +69,7 @@ language plpgsql stable
 as $$
 declare
   v_term_id bigint;
+  v_leaving bigint;
 begin
   if p_recounts is not null then
     return query select r.key::uuid, (r.value ->> 'here')::bigint from jsonb_each(p_recounts -> p_term) r;
@@ -77,9 +78,10 @@ begin
   v_term_id := (
     select t.term_id from hwqueue.term t
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
+  v_leaving := hwqueue.leaving(v_term_id, null, true, p_now, p_shard);
   return query
     select k.domain::uuid, sum(k.leases) - (
-      case when hwqueue.leaving(v_term_id, null, true, p_now, p_shard) = 0 then 0
+      case when v_leaving = 0 then 0
            else hwqueue.leaving(v_term_id, k.domain, true, p_now, p_shard) end)
     from hwqueue.term_count k
     where k.shard_id = p_shard and k.term_id = v_term_id
