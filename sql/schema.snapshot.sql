@@ -587,22 +587,24 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+  v_there uuid[] := array(
+    select n.node_id from hwqueue.node n
+    where n.shard_id = p_shard and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
+      = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels));
 begin
   return hwqueue.holder_list(array(
     select c.lease_id
-    from (
-      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
-      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
-      where k.shard_id = p_shard and k.terms <> '[]' and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and t.value #>> '{spec,use}' = 'away'
-        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
-    ) a
-    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) = hwqueue.domain_value(a.domain, p_node.node_id, p_node.rack, p_node.labels)
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id and k.terms <> '[]'
+    where c.shard_id = p_shard and c.node_id = any (v_there)
+      and exists (
+        select 1 from jsonb_array_elements(k.terms) t
+        where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec', p_shard) = p_domain
+          and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
     order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
 end
 $$;
@@ -2844,7 +2846,7 @@ begin
   elsif p_stage = 'away' and p_predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
-    v_holders := hwqueue.away_holders(p_class, p_lease, p_node, p_now, p_shard);
+    v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, p_shard);
   elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
     v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
   end if;
@@ -3199,6 +3201,9 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
 declare
   v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
   v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
+  -- looked up for every node: an object is searched, a join could become a loop over all places
+  v_kept_at jsonb := p_known -> 'kept_at';
+  v_domains text[] := array(select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
 begin
   return query
     with fleet as materialized (
@@ -3212,20 +3217,15 @@ begin
       cross join lateral hwqueue.profile_failures(v_of_profile, p_class, p.labels, p.rack, p.taints, p.cpu_isolation, p.gpu_exclusivity,
                                                   p.gpu_share_mode) x
       where p.shard_id = p_shard and p.profile_id in (select f.profile_id from fleet f)
-    ), kept as materialized (
-      select f.node_id, min(d.domain) as domain
-      from fleet f
-      cross join (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
-      join (select k.value ->> 0 as domain, k.value ->> 1 as place from jsonb_array_elements(p_known -> 'kept_out') k) k
-        on k.domain = d.domain and k.place = hwqueue.domain_value(d.domain, f.node_id, (f.n).rack, (f.n).labels)
-      group by f.node_id
     ), facts as materialized (
       select * from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard)
     )
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, x.lacks
     from fleet f
     left join facts t on t.node_id = f.node_id
-    left join kept k on k.node_id = f.node_id
+    left join lateral (
+      select d as domain from unnest(v_domains) d
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, f.node_id, (f.n).rack, (f.n).labels)) order by d limit 1) k on true
     cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
     cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
     union all
@@ -4140,14 +4140,19 @@ $$;
 CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+  v_known jsonb;
 begin
-  if not hwqueue.terms_in_force(p_class, p_shard) then
-    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  if hwqueue.terms_in_force(p_class, p_shard) then
+    v_known := jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
+      select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                     then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+      from jsonb_array_elements(p_class.spread) with ordinality s));
+  else
+    v_known := hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
   end if;
-  return jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
-    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
-    from jsonb_array_elements(p_class.spread) with ordinality s));
+  return v_known || jsonb_build_object('kept_at', (
+    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(v_known -> 'kept_out') k));
 end
 $$;
 
@@ -5001,7 +5006,9 @@ CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_
   cross join lateral (
     select hwqueue.read_load(n.node_id, p_shard) as load,
            hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
-           hwqueue.kept_out_of(p_class, p_lease, n, p_known, p_shard) as kept_out offset 0) k
+           (select d.domain from (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
+            where p_known -> 'kept_at' ? (d.domain || '@' || hwqueue.domain_value(d.domain, n.node_id, n.rack, n.labels))
+            order by d.domain limit 1) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)
@@ -6794,17 +6801,27 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-  select count(*) from (
+declare
+  v_mark bigint := coalesce((
+    select m.position
+    from (select w.* from hwqueue.low_water w
+          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0 order by w.version desc limit 1) w
+    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
+    where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
+begin
+  return (select count(*) from (
     (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
     union all
-    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
+    (select 1 from hwqueue.ready r
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
     union all
     (select 1 from hwqueue.ready r
      where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
-       and r.position < p_lease.position limit 10001)
-    limit 10001) b
+       and r.position >= v_mark and r.position < p_lease.position limit 10001)
+    limit 10001) b);
+end
 $$;
 
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
@@ -9432,6 +9449,7 @@ CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p
     AS $$
 declare
   v_term_id bigint;
+  v_leaving bigint;
 begin
   if p_recounts is not null then
     return query select r.key::uuid, (r.value ->> 'here')::bigint from jsonb_each(p_recounts -> p_term) r;
@@ -9440,9 +9458,10 @@ begin
   v_term_id := (
     select t.term_id from hwqueue.term t
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
+  v_leaving := hwqueue.leaving(v_term_id, null, true, p_now, p_shard);
   return query
     select k.domain::uuid, sum(k.leases) - (
-      case when hwqueue.leaving(v_term_id, null, true, p_now, p_shard) = 0 then 0
+      case when v_leaving = 0 then 0
            else hwqueue.leaving(v_term_id, k.domain, true, p_now, p_shard) end)
     from hwqueue.term_count k
     where k.shard_id = p_shard and k.term_id = v_term_id
@@ -10714,7 +10733,7 @@ GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
