@@ -31,6 +31,7 @@ SMALL = {
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
     "cost": ["--calls", "5", "--rounds", "3"],
+    "events": ["--count", "100", "--rounds", "3"],
 }
 
 
