@@ -18,6 +18,7 @@ from benchmarks.peers.workers import workers
 from benchmarks.questions.backlog import blocked, eligible, ineligible
 from benchmarks.questions.classes import active, existing
 from benchmarks.questions.cost import cost
+from benchmarks.questions.events import events
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
 from benchmarks.questions.leases import payloads, priorities
@@ -47,6 +48,7 @@ QUESTIONS = (
     worker,
     cost,
     views,
+    events,
 )
 
 

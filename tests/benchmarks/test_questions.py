@@ -44,6 +44,7 @@ SMALL = {
         "--pending",
         "60",
     ],
+    "events": ["--count", "100", "--rounds", "3"],
 }
 
 
