@@ -21,7 +21,7 @@ textual = pytest.importorskip("textual")
 from textual.pilot import Pilot  # noqa: E402
 from textual.widgets import Input  # noqa: E402
 
-from hwqueue.cli.top.screen import Facts, Top  # noqa: E402
+from hwqueue.cli.top.screen import Facts, Top, wait_after  # noqa: E402
 
 SIZE = (80, 24)
 
@@ -224,6 +224,11 @@ async def test_pausing_ends_the_reading() -> None:
         app.action_pause()
         while source.reads < before + 3:
             await asyncio.sleep(0.01)
+
+
+def test_slow_answers_are_asked_for_less_often() -> None:
+    assert wait_after(0.1, timedelta(seconds=2)) == 2
+    assert wait_after(3, timedelta(seconds=2)) == 12
 
 
 async def test_why_a_class_waits() -> None:

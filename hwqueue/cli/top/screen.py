@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -167,6 +168,7 @@ class Top(App[None]):
         self._source = source
         self._where = where
         self._interval = interval
+        self._seconds = interval.total_seconds()
         self._reading: Reading | None = None
         self._error: str | None = None
         self._is_paused = False
@@ -208,18 +210,20 @@ class Top(App[None]):
     async def _read_regularly(self) -> None:
         while True:
             self._wake.clear()
+            begun = time.monotonic()
             try:
                 self._reading, self._error = await self._source.read(), None
             except (HwqueueError, psycopg.Error) as error:
                 self._error = in_one_line(error)
+            self._seconds = wait_after(time.monotonic() - begun, self._interval)
             with suppress(NoMatches):  # the screen is just being taken down
                 self._draw()
             await self._wait()
 
     async def _wait(self) -> None:
-        """For an interval, and then as long as it is paused; less when somebody asks."""
+        """A while, and then as long as it is paused; less when somebody asks."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._interval.total_seconds()):
+            async with asyncio.timeout(self._seconds):
                 await self._wake.wait()
         if self._is_paused:
             await self._wake.wait()
@@ -229,7 +233,7 @@ class Top(App[None]):
         title, reading = [f" hwqueue top  {self._where}"], self._reading
         if self._error is not None:
             title.append(f"NO ANSWER: {self._error}")
-        title.append("PAUSED" if self._is_paused else f"every {self._interval.total_seconds():g} s")
+        title.append("PAUSED" if self._is_paused else f"every {round(self._seconds, 1):g} s")
         if reading is not None:
             title.append(f"as of {reading.at.astimezone():%H:%M:%S}")
         self.query_one("#title", Static).update("  ".join(title))
@@ -332,6 +336,11 @@ class Top(App[None]):
     def action_help(self) -> None:
         """Show the keys."""
         self.push_screen(Facts("keys", HELP))
+
+
+def wait_after(took: float, interval: timedelta) -> float:
+    """Seconds to the next reading: so long that a server with slow answers is left alone mostly."""
+    return max(interval.total_seconds(), 4 * took)
 
 
 def facts_of(row: Any) -> list[tuple[str, str]]:
