@@ -47,6 +47,15 @@ def test_print_when_the_database_is_gone() -> None:
     assert "did not answer" in run.stderr
 
 
+def test_without_the_extra() -> None:
+    """Everything else works, and this says what is missing."""
+    program = f"import sys; sys.modules['prometheus_client'] = None; {PROGRAM}"
+    command = [sys.executable, "-c", program, "--dsn", GONE, "metrics", "print"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "pip install 'hwqueue[metrics]'" in run.stderr
+
+
 @contextmanager
 def serving(dsn: str) -> Iterator[str]:
     """The address of an exporter in a process of its own."""

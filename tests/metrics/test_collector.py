@@ -17,7 +17,7 @@ from hwqueue.metrics import METRICS, HwqueueCollector, registry_for
 from hwqueue.metrics.table import OF_THE_SCRAPE
 from hwqueue.testing import Clock
 from hwqueue.types import Sample
-from tests.sql.api import Api, outlive, token
+from tests.sql.api import Api, count_all, token
 
 SECOND = timedelta(seconds=1)
 SESSIONS = """
@@ -85,8 +85,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.spawn("q", placement={"resources": {"cpu_milli": 4000}})
     api.spawn("q", delay=60)
     clock.advance(SECOND)
-    outlive(conn)
-    api.rows("reap")
+    count_all(conn)
     clock.advance(SECOND)
     return api
 

@@ -14,7 +14,7 @@ from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import TIMEOUT, interleave
-from tests.sql.api import outlive
+from tests.sql.api import count_all
 
 SECOND = timedelta(seconds=1)
 COUNTED = """
@@ -73,10 +73,8 @@ def test_a_settlement_that_is_committed_late(
             assert conn.execute(NOT_BEYOND, [ended_at]).fetchall() == [(True,)]
         assert counted(conn)["completed"] <= 1
         writer.commit()
-    outlive(conn)
     clock.advance(SECOND)
-    direct.reap()
-    direct.reap()
+    count_all(conn)
     assert counted(conn)["completed"] == 3
 
 
@@ -140,9 +138,7 @@ def test_a_reaper_that_falls_asleep_with_the_time_in_hand(
         conn.execute("update hwqueue.reap_mark set counted_to = %s", before)
         keeper.commit()
         asleep.result(TIMEOUT)
-    for _ in range(3):
-        outlive(conn)
-        direct.reap()
+    count_all(conn)
     assert counted(conn) == {
         "completed": 0,
         "failed": 1,
@@ -196,9 +192,7 @@ def test_many_sessions_end_leases_while_others_count(conn: psycopg.Connection, d
         done.set()
         for reaper in reapers:
             reaper.result()
-    for _ in range(3):
-        outlive(conn)
-        direct.reap()
+    count_all(conn)
     expected = {name: sum(did[name] for did in totals) for name in totals[0]}
     assert expected["claims"] > 100
     assert counted(conn) == expected | {"expired": 0}

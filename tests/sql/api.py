@@ -32,6 +32,9 @@ _TABLES = """
   where relnamespace = 'hwqueue'::regnamespace and relkind = 'r' order by relname
 """
 _ALL_OVER = "select pg_snapshot_xmin(pg_current_snapshot()) > %s::text::xid8"
+_COUNTED = """
+  select counted_to >= %s from hwqueue.reap_mark order by version desc limit 1
+"""
 _LOOKS = 6000  # one every 10 ms
 _numbers = count(1)
 
@@ -214,6 +217,20 @@ def outlive(conn: psycopg.Connection[Any]) -> None:
             return
         conn.execute("select pg_sleep(0.01)")
     raise AssertionError("some session on this server keeps a transaction open")
+
+
+def count_all(conn: psycopg.Connection[Any]) -> None:
+    """Reap until everything that has ended by now is counted.
+
+    A transaction that is open at the very moment of a reap, anywhere, puts that off to the next.
+    """
+    now = conn.execute("select hwqueue.clock()").fetchone()
+    for _ in range(_LOOKS):
+        conn.execute("select hwqueue.reap()")
+        if conn.execute(_COUNTED, now).fetchone() == (True,):
+            return
+        conn.execute("select pg_sleep(0.01)")
+    raise AssertionError("some session keeps a transaction open in which it has settled something")
 
 
 def read_refusal(error: psycopg.Error) -> Refusal:

@@ -1,7 +1,7 @@
 """throughput: what roll_up has counted, minute by minute."""
 
 from datetime import timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, outlive, settlement, token
+from tests.sql.api import Api, count_all, outlive, settlement, token
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -40,9 +40,7 @@ def _whole_minute(clock: Clock) -> None:
 def count(api: Api, clock: Clock) -> None:
     """Let everything that has ended be counted."""
     clock.advance(SECOND)
-    outlive(api.conn)
-    while api.row("reap")["more"]:
-        pass
+    count_all(api.conn)
 
 
 def figures(row: dict[str, Any]) -> dict[str, int]:
@@ -182,12 +180,12 @@ def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
     clock.advance(SECOND)
     api.rows("settle_and_claim", **node.who, queues=[queue], settle=settled, qty=0)
     clock.advance(SECOND)
-    found = []
-    for _ in range(5):
-        outlive(api.conn)
+    found = [(0, False)]
+    while found[-1][0] < 39:
         more = api.row("reap", limit=1)["more"]
         found.append((this_minute(api, None)["completed"], more))
-    assert found == [(10, True), (20, True), (39, False), (39, False), (39, False)]
+    calls = [key for key, _ in groupby(found) if key != (0, False)]
+    assert calls == [(10, True), (20, True), (39, False)]
 
 
 def test_what_is_not_counted_is_not_pruned(api: Api, clock: Clock) -> None:
