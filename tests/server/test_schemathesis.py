@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, assume, settings
 from limits import parse
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
@@ -53,6 +53,8 @@ def _served(database: str) -> Iterator[str]:
     suppress_health_check=list(HealthCheck),
 )
 def test_the_server_keeps_its_word(case: schemathesis.Case[Any], address: str) -> None:
+    # an empty list is nothing in a URL, and so nothing that could be refused
+    assume([] not in (case.query or {}).values())
     case.call_and_validate(
         base_url=address,
         headers={"Authorization": f"Bearer {SECRET}"},
