@@ -184,6 +184,30 @@ def test_named_nodes_resources_and_devices(api: Api) -> None:
     assert counts(reason(api, queue)) == (1, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("expr", "matching"),
+    [
+        ({"tags": {"net": {"speed": 100}}}, 1),
+        ({"any": [[{"tags": {"net": {"speed": 100}}}], [{"rack": 2}]]}, 2),
+        ({"label": "has", "op": "in", "other_label": "wants"}, 1),
+        ({"any": [[{"label": "has", "op": "in", "other_label": "wants"}], [{"rack": 2}]]}, 2),
+        ({"rack": [1]}, 2),
+        ({"rack": [1], "away": True}, 1),
+        ({"any": [[{"trust": "x"}], [{"rack": 2}]]}, 2),
+    ],
+)
+def test_nodes_are_told_apart_by_all_that_is_asked(
+    api: Api, expr: dict[str, Any], matching: int
+) -> None:
+    queue = api.queue()
+    node = api.node(labels={"net": {"speed": 100, "kind": "ib"}, "has": 1, "wants": 2}, rack=1)
+    api.node(labels={"net": {"speed": 10}, "has": 1, "wants": 1}, rack=1)
+    api.node(labels={"net": {"kind": "ib"}, "has": 2}, rack=2)
+    api.rows("attest_node", node=node.node_id, domain="x")
+    spawn_placed(api, queue, require=[expr])
+    assert reason(api, queue)["nodes_matching"] == matching
+
+
 def test_trust_that_expires(api: Api, clock: Clock) -> None:
     queue = api.queue()
     node = api.node(heartbeat_timeout="1 hour")
