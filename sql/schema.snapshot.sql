@@ -1931,6 +1931,48 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
   left join worst w on w.ask_id = f.ask_id
 $$;
 
+CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if p_paused_at is not null then
+    code := 'queue_paused';
+    message := format('the queue is paused since %s', p_paused_at);
+  elsif p_registered = 0 then
+    code := 'no_node_supports_class';
+    message := 'no node is registered';
+  elsif p_matching = 0 and p_open = 0 then
+    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
+    message := case when p_live > 0 then format('%s, all cordoned', hwqueue.node_count_words(p_live, 'live '))
+                    else format('%s, none with a sign of life', hwqueue.node_count_words(p_registered, 'registered ')) end;
+  elsif p_matching = 0 and p_cordoned > 0 then
+    code := 'node_draining';
+    message := format('%s would do, but for being cordoned', hwqueue.node_count_words(p_cordoned));
+  elsif p_matching = 0 and p_silent > 0 then
+    code := 'node_not_live';
+    message := format('%s would do, but for giving no sign of life', hwqueue.node_count_words(p_silent));
+  elsif p_matching = 0 then
+    code := p_code;
+    message := case
+      when p_near > 0 then format('%s would do but for one thing: on %s, %s', hwqueue.node_count_words(p_near, 'live '), p_node, p_message)
+      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
+      else format('no live node has all that is asked, and no more than %s this: on %s, %s', p_meeting, p_node, p_message) end;
+  elsif p_with_room = 0 then
+    code := 'nodes_support_but_contended';
+    message := case when p_matching is null then 'no node has room now'
+                    else format('%s could run it, but without room now', hwqueue.node_count_words(p_matching)) end;
+  elsif p_free = 0 then
+    code := p_conflict;
+    message := format('what other leases do keeps it off %s with room', hwqueue.node_count_words(p_with_room));
+  elsif p_waits > '0' then
+    code := 'waiting_for_preferred';
+    message := format('%s could take it now; the oldest may wait %s s more for one that it prefers', hwqueue.node_count_words(p_free), round(extract(epoch from p_waits), 1));
+  else
+    message := format('%s could take it now', hwqueue.node_count_words(p_free));
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -3209,7 +3251,7 @@ begin
     headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
   elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
     select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now, p_shard);
+    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now, p_shard)).wait;
     if waits_until > p_now then
       code := 'waiting_for_preferred';
       headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
@@ -6428,6 +6470,10 @@ CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS te
   select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
 $$;
 
+CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''::text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select format('%s %snode%s', p_count, p_kind, case when p_count = 1 then '' else 's' end) $$;
+
 CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE sql STABLE
     AS $$
@@ -8229,46 +8275,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if p_paused_at is not null then
-    code := 'queue_paused';
-    message := format('the queue is paused since %s', p_paused_at);
-  elsif p_registered = 0 then
-    code := 'no_node_supports_class';
-    message := 'no node is registered';
-  elsif p_matching = 0 and p_open = 0 then
-    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
-    message := format('of %s registered nodes %s are live, and all of these are cordoned', p_registered, p_live);
-  elsif p_matching = 0 and p_cordoned > 0 then
-    code := 'node_draining';
-    message := format('%s nodes would do, but are cordoned', p_cordoned);
-  elsif p_matching = 0 and p_silent > 0 then
-    code := 'node_not_live';
-    message := format('%s nodes would do, but give no sign of life', p_silent);
-  elsif p_matching = 0 then
-    code := p_code;
-    message := case
-      when p_near > 0 then format('%s live nodes would do but for one thing: on %s, %s', p_near, p_node, p_message)
-      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
-      else format('no live node has all that is asked, and only %s have this: on %s, %s', p_meeting, p_node, p_message) end;
-  elsif p_with_room = 0 then
-    code := 'nodes_support_but_contended';
-    message := format('%s nodes match, and none has room now', coalesce(p_matching::text, 'some'));
-  elsif p_free = 0 then
-    code := p_conflict;
-    message := format('%s nodes have room now, and what other leases do forbids all of them', p_with_room);
-  elsif p_waits > '0' then
-    code := 'waiting_for_preferred';
-    message := format('%s nodes could take it now; the oldest may wait %s s more for one that it prefers', p_free, round(extract(epoch from p_waits), 1));
-  else
-    message := format('%s nodes could take it now', p_free);
-  end if;
-end
-$$;
-
 CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8299,8 +8305,10 @@ begin
             where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id) and (p_class is null or r.class_id = p_class)
             group by r.queue_id, r.class_id) g
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
-    ), ids as materialized (
-      select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w
+    ), ids as materialized (  -- without a kind, only what is given back needs to be looked at
+      select coalesce(array_agg(o.class_id), '{}') as class_ids
+      from (select w.class_id from waiting w order by case when p_order = 'pending' then -w.pending end, w.oldest_at, w.class_id
+            limit case when p_kind is null then p_limit end) o
     ), fit as materialized (
       select f.* from ids cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, v_now, p_shard) f
     ), untaken as materialized (
@@ -8323,7 +8331,7 @@ begin
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.pending_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
+    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
     order by k.turn;
@@ -14383,6 +14391,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_t
 
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -14848,6 +14858,8 @@ REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_count_words(p_count integer, p_kind text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -14987,8 +14999,6 @@ GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqu
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;

@@ -144,7 +144,6 @@ alter table hwqueue.reap_mark
   add column watched_class bigint not null default 0;
 comment on column hwqueue.reap_mark.watched_node is 'how far nodes have been looked at; likewise watched_class';
 
-drop function if exists hwqueue.prune(int, int);
 drop function if exists hwqueue.ask_to_stop(uuid[], timestamptz, text, timestamptz, int);
 
 -- upkeep: any number of workers prune, one at a time
