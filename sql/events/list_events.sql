@@ -35,6 +35,12 @@ begin
     v_below := least(v_below, (
       select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20) from hwqueue.shard s where s.shard_id = p_shard));
   end if;
+  if p_after is not null then  -- followers ask often, and mostly there is nothing: a look that need not be planned each time
+    perform 1 from hwqueue.event e where e.shard_id = p_shard and e.event_id > p_after order by e.event_id limit 1;
+    if not found then
+      return;
+    end if;
+  end if;
   return query
     select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id
     from unnest(v_codes) c(code)

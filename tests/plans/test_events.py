@@ -15,9 +15,10 @@ EVENTS = 1_000_000
 DAYS = 15  # the last of them is today
 LIMIT = 20
 PARTITIONS = tuple(f"event_{slot}" for slot in range(16))
-# of each partition one row beyond those that are asked for: they are read in order, side by side
-ROWS = LIMIT + len(PARTITIONS)
-PAGES = 16 * 8 + 6 * LIMIT
+# of each partition two rows beyond those that are asked for: they are read in order, side by side,
+# and a follower looks first whether there is anything
+ROWS = LIMIT + 2 * len(PARTITIONS)
+PAGES = 16 * 12 + 6 * LIMIT
 
 FILL = f"""
 insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, class_id,
