@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all sync snapshot reference bench bench-smoke clean
+.PHONY: help setup demo check test test-all sync snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ reference: setup ## Generate docs/reference/sql.md, openapi.json and metrics.md 
 
 snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install
 	$(BIN)/python -m tests.migrations.snapshot
+
+pictures: setup ## Take the pictures in docs/images (needs Chromium)
+	$(BIN)/python -m tests.dashboard.screenshots
 
 bench: setup ## Measure; see benchmarks/README.md
 	$(BIN)/python -m benchmarks

@@ -158,6 +158,7 @@ LIST_NODES = _call(
 MATCH_NODES = _call(
     "match_nodes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeMatch
 )
+NODE_CLAIMS = _call("node_claims", _NODE, _LIMIT, types.NodeClaim)
 CORDON_NODE = _call("cordon_node", _NODE)
 UNCORDON_NODE = _call("uncordon_node", _NODE)
 DRAIN_NODE = _call("drain_node", _NODE, {"p_deadline": "interval"})

@@ -57,6 +57,7 @@ grant execute on function
   hwqueue.explain_lease(uuid, int),
   hwqueue.explain_class(bigint, int),
   hwqueue.what_if(jsonb, int),
+  hwqueue.node_claims(uuid, int, int),
   hwqueue.list_queues(int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.requeue_lease(uuid, int),

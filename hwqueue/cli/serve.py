@@ -1,4 +1,4 @@
-"""hwqueue serve: the HTTP API."""
+"""hwqueue serve: the dashboard and the HTTP API."""
 
 from typing import Annotated, Any
 
@@ -73,7 +73,7 @@ def serve(
     ] = "10s",
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Write the log as JSON.")] = False,
 ) -> None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C.
+    """Serve the dashboard and the HTTP API until SIGTERM or Ctrl-C.
 
     On a loopback address, as by default, everybody on this machine may do everything; elsewhere
     callers need a token: `hwqueue token create`.
@@ -111,5 +111,6 @@ def serve(
     settings = ServerSettings(dsn=connection_string(ctx), **options)
     if settings.effective_auth == "none":
         say(ctx, "nobody is asked who they are: whoever gets here is an admin")
+    say(ctx, f"http://{host}:{port}/ is the dashboard")
     say(ctx, f"http://{host}:{port}/api/v1/openapi.json describes the API")
     run(settings)

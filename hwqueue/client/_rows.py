@@ -103,6 +103,7 @@ def _gpus(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeGpu, ...]:
             model=gpu.get("model") or None,
             memory_mib=gpu.get("memory_mib") or None,
             milli_used=gpu["milli_used"],
+            parent_resource_id=_uuid(gpu.get("parent_resource_id")),
         )
         for gpu in value
     )
@@ -247,6 +248,10 @@ def _waiting(value: Iterable[Mapping[str, Any]]) -> tuple[types.WaitingLease, ..
     )
 
 
+def _uuid(value: str | None) -> UUID | None:
+    return None if value is None else UUID(value)
+
+
 def _moment(value: str | None) -> datetime | None:
     return None if value is None else datetime.fromisoformat(value)
 
@@ -266,6 +271,7 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.Claim: {"assignment": _assignment},
     types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},
     types.Heartbeat: {"verdict": types.Verdict},
+    types.NodeClaim: {"assignment": _assignment},
     types.Node: {
         "gpus": _gpus,
         "taints": _taints,

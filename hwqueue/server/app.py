@@ -73,6 +73,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     openapi.install(app)
+    # Not at the top: the dashboard is made of parts of this package.
+    from hwqueue.dashboard import serve_beside  # noqa: PLC0415
+
+    serve_beside(app, settings)
     return app
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue.types.base import given, seconds
+from hwqueue.types.claims import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +114,16 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpu:
-    """A device of a registered node; `milli_used`: thousandths set aside."""
+    """A device of a registered node.
+
+    milli_used: thousandths set aside. parent_resource_id: the device that it is a part of.
+    """
 
     resource_id: UUID
     model: str | None
     memory_mib: int | None
     milli_used: int
+    parent_resource_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +191,25 @@ class Node:
     attestations: tuple[Attestation, ...] = ()
     cores: tuple[NodeCore, ...] = ()
     isolation: NodeIsolation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClaim:
+    """What runs on a node. stop_by: by when it was asked to stop; assignment: None: not counted."""
+
+    lease_id: UUID
+    shard_id: int
+    queue: str
+    task_name: str
+    tenant: str
+    service_id: UUID | None
+    claim_token: int
+    attempt: int
+    claimed_at: datetime
+    expires_at: datetime
+    stop_reason: str | None
+    stop_by: datetime | None
+    assignment: Assignment | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,9 @@ as $$
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
          jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
          coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory, 'milli_used', g.used)
-                                    order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
+                                    || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent)) order by g.ordinality)
+                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used, n.gpu_parents) with ordinality
+                          g(id, model, memory, used, parent, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at,

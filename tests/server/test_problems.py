@@ -109,7 +109,7 @@ async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", f"{V1}/nothing", 404), ("DELETE", LEASES, 405)],
+    [("GET", "/api/nothing", 404), ("GET", f"{V1}/nothing", 404), ("DELETE", LEASES, 405)],
 )
 async def test_no_such_route(http: Http, method: str, path: str, status: int) -> None:
     problem(await http.request(method, path), status)

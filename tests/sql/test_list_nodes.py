@@ -62,3 +62,15 @@ def test_cores_and_isolation(api: Api) -> None:
         "default_cpu": "whole_core",
         "gpu_share_mode": "fractional",
     }
+
+
+def test_a_part_names_the_device_that_it_is_a_part_of(api: Api) -> None:
+    whole, part = str(uuid4()), str(uuid4())
+    gpus = [
+        {"resource_id": whole, "model": "A100", "partitionable": True},
+        {"resource_id": part, "model": "1g", "parent_resource_id": whole},
+    ]
+    node = api.node(gpus=gpus)
+    found = api.used(node)["gpus"]
+    assert "parent_resource_id" not in found[0]
+    assert found[1]["parent_resource_id"] == whole

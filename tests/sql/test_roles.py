@@ -44,6 +44,7 @@ MAY_CALL: dict[str, set[str]] = {
     "list_leases": {OPERATOR, ADMIN},
     "list_nodes": {OPERATOR, ADMIN},
     "list_events": {OPERATOR, ADMIN},
+    "node_claims": {OPERATOR, ADMIN},
     "requeue_lease": {OPERATOR, ADMIN},
     "requeue_failed": {OPERATOR, ADMIN},
     "pause_queue": {OPERATOR, ADMIN},

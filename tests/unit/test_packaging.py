@@ -33,6 +33,9 @@ def test_every_sql_file_and_migration_is_in_it(wheel: Path) -> None:
             if path.is_file() and "__pycache__" not in path.parts:
                 name = path.relative_to(folder.parent).as_posix()
                 assert f"hwqueue/_data/{name}" in packed
+    for folder in (ROOT / "hwqueue/dashboard/static", ROOT / "hwqueue/dashboard/templates"):
+        for path in folder.rglob("*.*"):
+            assert path.relative_to(ROOT).as_posix() in packed
     assert "hwqueue/py.typed" in packed
     assert "hwqueue/schema/sql/catalog.sql" in packed
 

@@ -14,6 +14,7 @@ from hwqueue.types import (
     AsJson,
     BrokenInvariant,
     Node,
+    NodeClaim,
     NodeMatch,
     NodeSpec,
     PruneResult,
@@ -66,6 +67,18 @@ class AsyncNodes(AsyncCaller):
             p_after=after,
             p_limit=limit,
             p_shard=shard,
+        )
+
+    async def node_claims(
+        self, node_id: UUID | str, *, limit: int = 500, shard: int = 0
+    ) -> list[NodeClaim]:
+        """What runs on a node and what is set aside for it, the oldest claims first.
+
+        Raises: BadArgument.
+        SQL: node_claims. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit, p_shard=shard
         )
 
     async def match_nodes(

@@ -15,6 +15,7 @@ from hwqueue.types import (
     AsJson,
     BrokenInvariant,
     Node,
+    NodeClaim,
     NodeMatch,
     NodeSpec,
     PruneResult,
@@ -67,6 +68,18 @@ class Nodes(Caller):
             p_after=after,
             p_limit=limit,
             p_shard=shard,
+        )
+
+    def node_claims(
+        self, node_id: UUID | str, *, limit: int = 500, shard: int = 0
+    ) -> list[NodeClaim]:
+        """What runs on a node and what is set aside for it, the oldest claims first.
+
+        Raises: BadArgument.
+        SQL: node_claims. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit, p_shard=shard
         )
 
     def match_nodes(

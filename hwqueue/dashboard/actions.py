@@ -1,0 +1,285 @@
+"""What operators do from the pages: each asks first, and is put down to who did it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from hwqueue.client import AsyncClient
+from hwqueue.dashboard import words
+from hwqueue.dashboard.door import Viewer, read_form, viewer
+from hwqueue.dashboard.reads import Reads, as_lease_id, find_node, reads
+from hwqueue.dashboard.render import Links, page
+from hwqueue.errors import BadArgument
+from hwqueue.server.problems import Refusal
+from hwqueue.types import Taint
+
+Fields = Mapping[str, str]
+DRAIN_MINUTES = ("", "5", "15", "60", "240")
+EFFECTS = ("no_schedule", "prefer_no_schedule", "no_execute")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked before an action: the headline, what happens, which fields it takes."""
+
+    headline: str
+    consequences: tuple[str, ...]
+    button: str
+    fields: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A verb: what it is done to, what is asked before, how it is done, what is said after."""
+
+    subject: str
+    ask: Callable[[Reads, str], Awaitable[Question]]
+    do: Callable[[AsyncClient, str, Fields, int], Awaitable[None]]
+    done: str
+
+
+async def _ask_cancel(source: Reads, lease_id: str) -> Question:
+    lease = await source.lease(UUID(lease_id))
+    if lease.state == "claimed":
+        names = await source.node_names()
+        node = names.value.get(lease.node_id, "its node") if lease.node_id else "its node"
+        what = (
+            f"It runs on {node}: its worker is asked to stop at the next heartbeat, and until then"
+            " it keeps its room.",
+        )
+    else:
+        what = ("It will not run. It can be requeued as long as it is kept.",)
+    return Question(f"Cancel this lease of task {lease.task_name}?", what, "Cancel the lease")
+
+
+async def _ask_requeue(source: Reads, lease_id: str) -> Question:
+    lease = await source.lease(UUID(lease_id))
+    return Question(
+        f"Requeue this lease of task {lease.task_name}?",
+        (
+            f"It is {lease.state} after {words.plural(lease.attempt, 'attempt')}; it becomes"
+            f" claimable again with all {words.number(lease.max_attempts)} to come.",
+        ),
+        "Requeue",
+    )
+
+
+async def _ask_cordon(source: Reads, node: str) -> Question:
+    found = await source.node(node)
+    return Question(
+        f"Cordon {node}?",
+        (f"It gets no more claims. {_running(found.claims)} on it and may end in their own time.",),
+        "Cordon",
+    )
+
+
+async def _ask_uncordon(source: Reads, node: str) -> Question:
+    await source.node(node)
+    return Question(f"Uncordon {node}?", ("It may claim again at once.",), "Uncordon")
+
+
+async def _ask_drain(source: Reads, node: str) -> Question:
+    found = await source.node(node)
+    return Question(
+        f"Drain {node}?",
+        (
+            f"It gets no more claims. {_running(found.claims)} on it.",
+            "With a deadline their workers are asked to stop by then; what is handed back can run"
+            " elsewhere and uses up no attempt.",
+        ),
+        "Drain",
+        ("deadline",),
+    )
+
+
+async def _ask_taint(source: Reads, node: str) -> Question:
+    found = await source.node(node)
+    return Question(
+        f"Taint {node}?",
+        (
+            f"Leases that do not tolerate the taint stay off it. {_running(found.claims)} on it:"
+            " with no_execute they are asked to stop, too.",
+        ),
+        "Taint",
+        ("taint",),
+    )
+
+
+async def _ask_untaint(source: Reads, node: str) -> Question:
+    found = await source.node(node)
+    keys = tuple(sorted({taint.key for taint in found.taints if taint.by == "operator"}))
+    if not keys:
+        raise BadArgument(
+            f"{node} has no taint of an operator", hint="its own come from its worker"
+        )
+    return Question(
+        f"Take a taint off {node}?",
+        ("Leases that it kept off may run there again.",),
+        "Untaint",
+        ("key",),
+        keys,
+    )
+
+
+async def _ask_pause(source: Reads, queue: str) -> Question:
+    row = await source.queue(queue)
+    return Question(
+        f"Pause queue {queue}?",
+        (
+            f"Nothing of it is granted until it is resumed: {words.number(row.pending)} pending.",
+            f"{_running(row.claimed)} and may end in their own time; spawns go on.",
+        ),
+        "Pause",
+    )
+
+
+async def _ask_resume(source: Reads, queue: str) -> Question:
+    row = await source.queue(queue)
+    return Question(
+        f"Resume queue {queue}?",
+        (f"Its {words.plural(row.pending, 'pending lease')} may be claimed at once.",),
+        "Resume",
+    )
+
+
+def _running(count: int) -> str:
+    return "Nothing runs" if count == 0 else f"{words.plural(count, 'lease runs', 'leases run')}"
+
+
+async def _cancel(client: AsyncClient, lease_id: str, fields: Fields, shard: int) -> None:
+    reason = fields.get("reason", "").strip() or None
+    await client.cancel_lease(UUID(lease_id), reason=reason, shard=shard)
+
+
+async def _requeue(client: AsyncClient, lease_id: str, fields: Fields, shard: int) -> None:
+    await client.requeue_lease(UUID(lease_id), shard=shard)
+
+
+async def _cordon(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+    await client.cordon_node(await _node_id(client, node, shard), shard=shard)
+
+
+async def _uncordon(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+    await client.uncordon_node(await _node_id(client, node, shard), shard=shard)
+
+
+async def _drain(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+    minutes = fields.get("deadline", "")
+    if minutes not in DRAIN_MINUTES:
+        raise BadArgument(f"{minutes[:20]!r} is no deadline", hint="choose one of the list")
+    await client.drain_node(
+        await _node_id(client, node, shard),
+        deadline=timedelta(minutes=int(minutes)) if minutes else None,
+        shard=shard,
+    )
+
+
+async def _taint(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+    taint = Taint(
+        key=fields.get("key", "").strip(),
+        value=fields.get("value", "").strip() or None,
+        effect=fields.get("effect", ""),
+    )
+    await client.taint_node(await _node_id(client, node, shard), taint, shard=shard)
+
+
+async def _untaint(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+    node_id = await _node_id(client, node, shard)
+    await client.untaint_node(node_id, fields.get("key", ""), shard=shard)
+
+
+async def _pause(client: AsyncClient, queue: str, fields: Fields, shard: int) -> None:
+    await client.pause_queue(queue, shard=shard)
+
+
+async def _resume(client: AsyncClient, queue: str, fields: Fields, shard: int) -> None:
+    await client.resume_queue(queue, shard=shard)
+
+
+async def _node_id(client: AsyncClient, name: str, shard: int) -> UUID:
+    return (await find_node(client, name, shard)).node_id
+
+
+ACTIONS: Mapping[str, Action] = {
+    "cancel": Action("lease", _ask_cancel, _cancel, "Cancelled, or asked to stop if it runs."),
+    "requeue": Action("lease", _ask_requeue, _requeue, "Requeued."),
+    "cordon": Action("node", _ask_cordon, _cordon, "Cordoned: it gets no more claims."),
+    "uncordon": Action("node", _ask_uncordon, _uncordon, "Uncordoned: it may claim again."),
+    "drain": Action("node", _ask_drain, _drain, "Draining: it gets no more claims."),
+    "taint": Action("node", _ask_taint, _taint, "Tainted."),
+    "untaint": Action("node", _ask_untaint, _untaint, "The taint is off."),
+    "pause": Action("queue", _ask_pause, _pause, "Paused: nothing of it is granted."),
+    "resume": Action("queue", _ask_resume, _resume, "Resumed."),
+}
+_PAGES = {"lease": "leases", "node": "nodes", "queue": "queues"}
+
+
+async def ask(request: Request) -> Response:
+    """The question before an action: in a dialog, or without scripts as a page."""
+    _acting(request)
+    verb, action = _verb(request)
+    subject = request.query_params.get(action.subject, "")
+    question = await action.ask(reads(request), _checked(action, subject))
+    return page(
+        request,
+        "ask.html",
+        question.headline,
+        live=0,
+        verb=verb,
+        kind=action.subject,
+        subject=subject,
+        question=question,
+        minutes=DRAIN_MINUTES,
+        effects=EFFECTS,
+        back=Links(request)(_PAGES[action.subject], subject),
+    )
+
+
+async def act(request: Request) -> Response:
+    """Do it in the name of who is signed in, and go back to where it was asked."""
+    who = _acting(request)
+    verb, action = _verb(request)
+    fields = await read_form(request)
+    subject = fields.get("subject", "")
+    source = reads(request)
+    async with source.acting(who.actor) as client:
+        await action.do(client, _checked(action, subject), fields, source.shard)
+    source.forget()
+    links = Links(request)
+    return RedirectResponse(links(_PAGES[action.subject], subject, done=verb), 303)
+
+
+def _acting(request: Request) -> Viewer:
+    who = viewer(request)
+    if not who.may_act:
+        raise Refusal(403, f"the role {who.role} sees everything and changes nothing")
+    return who
+
+
+def _verb(request: Request) -> tuple[str, Action]:
+    verb = request.path_params["verb"]
+    if verb not in ACTIONS:
+        raise HTTPException(404)
+    return verb, ACTIONS[verb]
+
+
+def _checked(action: Action, subject: str) -> str:
+    """What an action is done to. Raises: LeaseNotFound."""
+    if action.subject == "lease":
+        return str(as_lease_id(subject))
+    return subject
+
+
+ROUTES = [
+    Route("/do/{verb}", ask, methods=["GET"]),
+    Route("/do/{verb}", act, methods=["POST"]),
+]

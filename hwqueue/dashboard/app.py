@@ -1,0 +1,175 @@
+"""The dashboard as an app of its own, to be mounted beside the API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from fastapi import FastAPI
+from psycopg_pool import PoolClosed, PoolTimeout
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from hwqueue.dashboard import actions, sign_in
+from hwqueue.dashboard.door import Door
+from hwqueue.dashboard.pages import ROUTES
+from hwqueue.dashboard.reads import Reads
+from hwqueue.dashboard.render import STATIC, page, static_version
+from hwqueue.errors import HwqueueError
+from hwqueue.server.auth import Authenticator
+from hwqueue.server.pools import Pools
+from hwqueue.server.problems import STATUS_OF, Refusal
+from hwqueue.server.settings import ServerSettings
+
+# The pages' own connections: what they cost can neither keep the API from answering nor pile up.
+_READ_CONNECTIONS = 3
+_READ_TIMEOUT = timedelta(seconds=8)
+_log = logging.getLogger("hwqueue.dashboard")
+
+
+class Dashboard:
+    """The pages and what they hold open: `app` answers for as long as `lifespan` lasts."""
+
+    def __init__(self, settings: ServerSettings, ways: Sequence[Authenticator]) -> None:
+        own = replace(
+            settings,
+            pool_size=2,
+            read_pool_size=_READ_CONNECTIONS,
+            read_timeout=_READ_TIMEOUT,
+        )
+        self.pools = Pools(own)
+        self.app = Starlette(
+            routes=[
+                Mount(f"/static/{static_version()}", _Static(directory=STATIC), name="static"),
+                *sign_in.ROUTES,
+                *actions.ROUTES,
+                *ROUTES,
+            ],
+            middleware=[
+                Middleware(GZipMiddleware, minimum_size=1000),
+                Middleware(Door, ways=ways, shard=settings.shard),
+            ],
+            exception_handlers={
+                Refusal: _refused,
+                HwqueueError: _of_the_queue,
+                HTTPException: _of_http,
+                psycopg.Error: _of_the_database,
+                PoolTimeout: _of_the_database,
+                PoolClosed: _of_the_database,
+            },
+        )
+        self.app.state.notices = {verb: action.done for verb, action in actions.ACTIONS.items()}
+        self.reads = self.app.state.reads = Reads(self.pools, settings.shard)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """The connections of the pages, for as long as they are served."""
+        await self.pools.open()
+        try:
+            yield
+        finally:
+            await self.pools.close()
+
+
+class _Static(StaticFiles):
+    """Files whose address changes when they do, so that browsers need not ask again."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_kept(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                headers = message["headers"]
+                assert isinstance(headers, list)
+                headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
+            await send(message)
+
+        await super().__call__(scope, receive, send_kept)  # type: ignore[arg-type]
+
+
+def _problem(
+    request: Request, status: int, headline: str, message: str, *, hint: str | None = None,
+    code: str | None = None,
+) -> Response:  # fmt: skip
+    return page(
+        request,
+        "problem.html",
+        headline,
+        live=0,
+        status=status,
+        message=message,
+        hint=hint,
+        code=code,
+        dialog=request.headers.get("HX-Request") == "true",
+    )
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    if error.status == 401:
+        return sign_in.ask(request, error)
+    return _problem(request, error.status, "Not allowed", str(error), hint=error.hint)
+
+
+async def _of_the_queue(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HwqueueError)
+    status = STATUS_OF.get(error.sqlstate or "", 400)
+    headline = {404: "Not found", 409: "Not possible now"}.get(status, "Refused")
+    return _problem(request, status, headline, str(error), hint=error.hint, code=error.sqlstate)
+
+
+async def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _problem(request, 404, "Not found", f"There is no page {request.url.path}.")
+    return _problem(request, error.status_code, "Refused", str(error.detail))
+
+
+async def _of_the_database(request: Request, error: Exception) -> Response:
+    if isinstance(error, psycopg.errors.QueryCanceled):
+        return _problem(
+            request,
+            504,
+            "That took too long",
+            "The database was asked for more than it could say in 8 s; nothing was changed.",
+            hint="Ask for less: another filter, or a queue and a state.",
+        )
+    _log.error("%s: %s", request.url.path, error)
+    return _problem(
+        request,
+        503,
+        "The database does not answer",
+        "This page has no earlier values to show.",
+        hint="It tries again by itself; see that Postgres runs and takes connections.",
+    )
+
+
+def serve_beside(api: FastAPI, settings: ServerSettings) -> None:
+    """Serve the dashboard for every address that the API has no route for, save below `/api`."""
+    dashboard = Dashboard(settings, api.state.services.authenticators)
+    not_found, lifespan = api.router.default, api.router.lifespan_context
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith("/api/"):
+            await dashboard.app(scope, receive, send)
+        else:
+            await not_found(scope, receive, send)
+
+    @asynccontextmanager
+    async def both(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
+        async with lifespan(app) as state, dashboard.lifespan():
+            yield state or {}
+
+    api.state.dashboard = dashboard
+    api.router.default = serve
+    api.router.lifespan_context = both

@@ -1,0 +1,130 @@
+"""Small drawings made on the server: where their lines and bars begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from hwqueue.types import Attempt, Lease
+
+WIDTH, HEIGHT = 100.0, 28.0
+
+
+def spark(values: Sequence[float | None]) -> list[str]:
+    """A line through values, zero-based, as SVG paths; where values are unknown it has gaps."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return []
+    top = max(known) or 1.0
+    step = WIDTH / (len(values) - 1)
+    paths: list[str] = []
+    points: list[str] = []
+    for index, value in enumerate(values):
+        if value is None:
+            paths.append(" ".join(points))
+            points = []
+            continue
+        y = HEIGHT - 2 - (HEIGHT - 4) * value / top
+        points.append(f"{'L' if points else 'M'}{index * step:.1f} {y:.1f}")
+    paths.append(" ".join(points))
+    return [path for path in paths if "L" in path]
+
+
+def share(part: float | None, whole: float | None) -> float:
+    """A part as a length of 0 to 100; what there is nothing of is 0."""
+    if not part or not whole:
+        return 0.0
+    return min(100.0, max(100.0 * part / whole, 1.0))
+
+
+def segments(parts: Iterable[tuple[str, float]]) -> list[tuple[str, float, float]]:
+    """A stacked bar: (name, left, width) in per cent, parts of nothing left out."""
+    given = [(name, value) for name, value in parts if value > 0]
+    total = sum(value for _, value in given)
+    drawn, left = [], 0.0
+    for name, value in given:
+        width = 100.0 * value / total
+        drawn.append((name, left, width))
+        left += width
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a lease's life: what it was, from when to when, and where on the line."""
+
+    state: str
+    since: datetime
+    until: datetime
+    left: float
+    width: float
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One attempt of a lease, with the wait before it."""
+
+    title: str
+    stretches: tuple[Stretch, ...]
+    attempt: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The time from a lease's spawn to its end, or to now."""
+
+    start: datetime
+    end: datetime
+
+    def stretch(
+        self, state: str, since: datetime, until: datetime, *, is_open: bool = False
+    ) -> Stretch:
+        """A part of it, in per cent of the whole; never too short to be seen."""
+        length = max((self.end - self.start).total_seconds(), 0.001)
+        since, until = max(since, self.start), min(max(until, since), self.end)
+        left = 100 * (since - self.start).total_seconds() / length
+        width = 100 * (until - since).total_seconds() / length
+        return Stretch(state, since, until, left, max(width, 0.6), is_open)
+
+
+def life(lease: Lease, now: datetime) -> list[Lane]:
+    """The life of a lease: a lane for each claim it had, all on one time axis."""
+    end = lease.finished_at or now
+    axis = _Axis(min(lease.created_at, end), end)
+    lanes: list[Lane] = []
+    ready = lease.created_at
+    for attempt in lease.attempts:
+        stretches = (
+            axis.stretch("pending", ready, attempt.claimed_at),
+            axis.stretch(_outcome(attempt.outcome), attempt.claimed_at, attempt.ended_at),
+        )
+        lanes.append(Lane(f"claim {len(lanes) + 1}", stretches, attempt))
+        ready = attempt.ended_at
+    last = _since(lease, ready, axis)
+    if last:
+        lanes.append(Lane(f"claim {len(lanes) + 1}" if lease.claimed_at else "now", tuple(last)))
+    return lanes
+
+
+def _since(lease: Lease, ready: datetime, axis: _Axis) -> list[Stretch]:
+    """What has happened since the last attempt that ended, if anything."""
+    parts: list[Stretch] = []
+    due = min(max(lease.available_at, ready), axis.end)
+    if due > ready:
+        parts.append(axis.stretch("scheduled", ready, due, is_open=lease.state == "scheduled"))
+    if lease.state == "pending":
+        parts.append(axis.stretch("pending", due, axis.end, is_open=True))
+    elif lease.claimed_at and lease.claimed_at >= ready:
+        runs = lease.finished_at is None
+        parts.append(axis.stretch("pending", due, lease.claimed_at))
+        state = "claimed" if runs else lease.state
+        parts.append(axis.stretch(state, lease.claimed_at, axis.end, is_open=runs))
+    elif lease.state == "cancelled":
+        parts.append(axis.stretch("cancelled", due, axis.end))
+    return parts
+
+
+def _outcome(outcome: str) -> str:
+    return "cancelled" if outcome in {"released", "cancelled"} else "failed"

@@ -1,0 +1,25 @@
+"""The pages, a module for each tab."""
+
+from hwqueue.dashboard.pages import (
+    classes,
+    events,
+    fleet,
+    jump,
+    leases,
+    overview,
+    pending,
+    queues,
+    system,
+)
+
+ROUTES = [
+    *overview.ROUTES,
+    *pending.ROUTES,
+    *fleet.ROUTES,
+    *leases.ROUTES,
+    *queues.ROUTES,
+    *classes.ROUTES,
+    *events.ROUTES,
+    *system.ROUTES,
+    *jump.ROUTES,
+]

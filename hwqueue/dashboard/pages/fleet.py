@@ -1,0 +1,263 @@
+"""The fleet: nodes as a table and as a map, and one node."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hwqueue.dashboard import words
+from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.reads import reads
+from hwqueue.dashboard.render import page
+from hwqueue.errors import BadArgument
+from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeMatch, NodeUsage
+
+PAGE_SIZES = (50, 100, 200)
+STATES = ("live", "silent", "cordoned", "draining")
+SORTS = ("name", "rack", "use", "gpu", "claims")
+NO_RACK = "-"
+SHOWN_CLAIMS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A node on the map. use: of its scarcest resource, in per cent; gpu_milli: in use."""
+
+    node_id: UUID
+    name: str
+    rack: str
+    state: str
+    use: int
+    gpus: int
+    gpus_free: int
+    gpu_milli: int
+    claims: int
+
+
+def cells(nodes: Sequence[NodeUsage]) -> list[Cell]:
+    """The nodes of the map."""
+    return [
+        Cell(
+            row.node_id,
+            row.node_name,
+            NO_RACK if row.rack is None else str(row.rack),
+            row.state,
+            use_of(row),
+            row.gpus,
+            row.gpus_free or 0,
+            row.gpu_milli_used,
+            row.claims,
+        )
+        for row in nodes
+    ]
+
+
+def use_of(row: NodeUsage) -> int:
+    """How much of a node's scarcest resource is in use, in per cent."""
+    parts = [
+        (row.cpu_used, row.cpu_milli),
+        (row.memory_used, row.memory_mib),
+        (row.gpu_milli_used, row.gpus * 1000),
+        (row.claims, row.slots),
+    ]
+    return min(100, max((round(100 * used / total) for used, total in parts if total), default=0))
+
+
+async def fleet(request: Request) -> Response:
+    """All nodes: a table, or a map of the racks."""
+    asked = request.query_params
+    state, rack, label = asked.get("state", ""), asked.get("rack", ""), asked.get("label", "")
+    name, view = asked.get("name", "").strip(), asked.get("view", "table")
+    sort = asked.get("sort", "name")
+    sort = sort if sort in SORTS else "name"
+    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
+    source = reads(request)
+    kept = await source.nodes()
+    tags = await source.tags(label or None)
+    rows = [
+        row
+        for row in kept.value
+        if state in ("", row.state)
+        and rack in ("", NO_RACK if row.rack is None else str(row.rack))
+        and name.lower() in row.node_name.lower()
+    ]
+    rows.sort(key=lambda row: words.natural(row.node_name))
+    keys: Mapping[str, Any] = {
+        "rack": lambda row: -1 if row.rack is None else row.rack,
+        "use": lambda row: -use_of(row),
+        "gpu": lambda row: -(row.gpus_free or 0),
+        "claims": lambda row: -row.claims,
+    }
+    if sort in keys:
+        rows.sort(key=keys[sort])
+    size = PAGE_SIZES[0]
+    return page(
+        request,
+        "fleet.html",
+        "Fleet",
+        read=[kept, tags],
+        live=10,
+        map=view == "map",
+        view=view if view == "map" else "table",
+        rows=rows[number * size : (number + 1) * size],
+        total=len(rows),
+        all_nodes=len(kept.value),
+        number=number,
+        page_size=size,
+        states=STATES,
+        counts=Counter(row.state for row in kept.value),
+        state=state,
+        rack=rack,
+        name=name,
+        label=label,
+        fit=asked.get("fit", ""),
+        tags=tags.value,
+        query={"state": state, "rack": rack, "name": name, "label": label, "sort": sort},
+        sort=sort,
+        use_of=use_of,
+    )
+
+
+async def fleet_map(request: Request) -> Response:
+    """The map's data, a column for each property, so that 10,000 nodes are small."""
+    kept = await reads(request).nodes()
+    made = sorted(cells(kept.value), key=lambda cell: words.natural(cell.name))
+    return JSONResponse(
+        {
+            "as_of": words.iso(kept.at),
+            "name": [cell.name for cell in made],
+            "rack": [cell.rack for cell in made],
+            "state": [STATES.index(cell.state) for cell in made],
+            "use": [cell.use for cell in made],
+            "gpus": [cell.gpus for cell in made],
+            "free": [cell.gpus_free for cell in made],
+            "claims": [cell.claims for cell in made],
+        },
+        headers={"Cache-Control": "private, no-cache"},
+    )
+
+
+async def fleet_fit(request: Request) -> Response:
+    """What every node is to a placement class: 0 takes it now, 1 is full, 2 one rule away, 3 no."""
+    text = request.path_params["class_id"]
+    if not text.isdecimal() or len(text) > 19:
+        raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
+    kept = await reads(request).fit(int(text))
+    return JSONResponse(
+        {
+            "as_of": words.iso(kept.at),
+            "name": [row.node_name for row in kept.value],
+            "verdict": [verdict(row) for row in kept.value],
+            "rule": [row.reasons[0].code if row.reasons else "" for row in kept.value],
+        },
+        headers={"Cache-Control": "private, no-cache"},
+    )
+
+
+def verdict(row: NodeMatch) -> int:
+    """How near a node is to taking a class."""
+    if row.eligible:
+        return 0
+    if not any(reason.permanent for reason in row.reasons):
+        return 1
+    return 2 if len(row.reasons) == 1 else 3
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of a node, its parts, and the leases that hold it."""
+
+    device: NodeGpu
+    holders: tuple[NodeClaim, ...]
+    parts: tuple[Device, ...] = ()
+
+
+def devices(gpus: Sequence[NodeGpu], claims: Sequence[NodeClaim]) -> list[Device]:
+    """The devices of a node with what holds each, parts inside what they are parts of."""
+    holders: dict[UUID, list[NodeClaim]] = defaultdict(list)
+    for claim in claims:
+        for assigned in claim.assignment.gpus if claim.assignment else ():
+            holders[assigned.resource_id].append(claim)
+    parts: dict[UUID, list[Device]] = defaultdict(list)
+    for gpu in gpus:
+        if gpu.parent_resource_id is not None:
+            held = Device(gpu, tuple(holders[gpu.resource_id]))
+            parts[gpu.parent_resource_id].append(held)
+    return [
+        Device(gpu, tuple(holders[gpu.resource_id]), tuple(parts[gpu.resource_id]))
+        for gpu in gpus
+        if gpu.parent_resource_id is None
+    ]
+
+
+def cores(
+    found: Sequence[NodeCore], claims: Sequence[NodeClaim]
+) -> dict[int, list[tuple[NodeCore, NodeClaim | None]]]:
+    """The cores of a node by NUMA node, each with the oldest claim that has it."""
+    holders = {
+        core: claim
+        for claim in reversed(claims)
+        for core in (claim.assignment.cores if claim.assignment else None) or ()
+    }
+    made: dict[int, list[tuple[NodeCore, NodeClaim | None]]] = defaultdict(list)
+    for each in found:
+        made[each.numa].append((each, holders.get(each.core)))
+    return dict(sorted(made.items()))
+
+
+async def node(request: Request) -> Response:
+    """One node: what it is, what is in use and by whom, and what happened to it."""
+    source = reads(request)
+    found = await source.node(request.path_params["node"])
+    claims = await source.node_claims(found.node_id, SHOWN_CLAIMS)
+    usage = await source.nodes()
+    row = next((each for each in usage.value if each.node_id == found.node_id), None)
+    return page(
+        request,
+        "node.html",
+        f"Node {found.name}",
+        node=found,
+        state=_state(found.live, found.cordoned, found.draining),
+        usage=row,
+        claims=claims,
+        shown_claims=SHOWN_CLAIMS,
+        devices=devices(found.gpus, claims),
+        cores=cores(found.cores, claims),
+        holds=holds,
+        tainted=any(taint.by == "operator" for taint in found.taints),
+        events=await source.events(node_id=found.node_id, limit=50),
+    )
+
+
+def holds(claim: NodeClaim) -> str:
+    """What is set aside for a claim, in words."""
+    given = claim.assignment
+    if given is None:
+        return "-"
+    amounts = {"cpu_milli": given.cpu_milli, "memory_mib": given.memory_mib, **given.custom}
+    if given.gpus:
+        amounts["gpu_milli"] = given.gpu_milli * len(given.gpus)
+    text = words.asks({name: amount for name, amount in amounts.items() if amount})
+    classes = (given.cpu_isolation, given.gpu_exclusivity)
+    alone = [each for each in classes if each not in (None, "best_effort", "shared")]
+    return ", ".join([text or "a slot", *alone])
+
+
+def _state(live: bool, cordoned: bool, draining: bool) -> str:
+    if draining:
+        return "draining"
+    return "cordoned" if cordoned else "live" if live else "silent"
+
+
+ROUTES = [
+    seen("/fleet", fleet),
+    seen("/fleet/map.json", fleet_map),
+    seen("/fleet/fit/{class_id}", fleet_fit),
+    seen("/nodes/{node:path}", node),
+]

@@ -1,0 +1,49 @@
+"""The jump box: from an id or a name to its page."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.reads import reads, uuid_or_none
+from hwqueue.dashboard.render import Links, page
+from hwqueue.errors import LeaseNotFound
+
+MOST = 20
+
+
+async def jump(request: Request) -> Response:
+    """To the lease, node or queue of that id or name; else to what is named like it."""
+    text = request.query_params.get("q", "").strip()
+    source, links = reads(request), Links(request)
+    names = await source.node_names()
+    queues = await source.queues()
+    lease_id = uuid_or_none(text)
+    if lease_id is not None:
+        if lease_id in names.value:
+            return RedirectResponse(links("nodes", names.value[lease_id]), 303)
+        try:
+            await source.lease(lease_id)
+        except LeaseNotFound:
+            pass
+        else:
+            return RedirectResponse(links("leases", lease_id), 303)
+    nodes = [name for name in names.value.values() if text.lower() in name.lower()]
+    found = [row.queue for row in queues.value if text.lower() in row.queue.lower()]
+    if text in nodes or (len(nodes) == 1 and not found):
+        return RedirectResponse(links("nodes", text if text in nodes else nodes[0]), 303)
+    if text in found or (len(found) == 1 and not nodes):
+        return RedirectResponse(links("queues", text if text in found else found[0]), 303)
+    return page(
+        request,
+        "jump.html",
+        "Jump",
+        live=0,
+        text=text[:200],
+        nodes=sorted(nodes)[:MOST] if text else [],
+        queues=sorted(found)[:MOST] if text else [],
+    )
+
+
+ROUTES = [seen("/jump", jump)]

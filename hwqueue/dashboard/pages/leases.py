@@ -1,0 +1,89 @@
+"""Leases: the list and one lease."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard.charts import life
+from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.pages.pending import why_context
+from hwqueue.dashboard.reads import as_lease_id, reads, uuid_or_none
+from hwqueue.dashboard.render import page
+from hwqueue.types import LeaseState
+
+PAGE_SIZES = (50, 100, 200)
+TEXT_FILTERS = ("queue", "task", "tenant", "service", "node")
+
+
+async def leases(request: Request) -> Response:
+    """Leases, newest first, a page at a time."""
+    asked = request.query_params
+    filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
+    state = asked.get("state", "")
+    size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
+    source = reads(request)
+    nodes, queues = await source.node_names(), await source.queues()
+    rows = await source.leases(
+        state=state if state in tuple(LeaseState) else None,
+        filters={name: value for name, value in filters.items() if value},
+        before=uuid_or_none(asked.get("before")),
+        limit=size + 1,
+    )
+    query: dict[str, Any] = {"state": state, **filters}
+    if size != PAGE_SIZES[0]:
+        query["size"] = size
+    return page(
+        request,
+        "leases.html",
+        "Leases",
+        rows=rows[:size],
+        more=len(rows) > size,
+        paged="before" in asked,
+        states=list(LeaseState),
+        state=state,
+        filters=filters,
+        query=query,
+        size=size,
+        sizes=PAGE_SIZES,
+        names=nodes.value,
+        queues=[each.queue for each in queues.value],
+    )
+
+
+async def lease(request: Request) -> Response:
+    """One lease: its life, its attempts, what it asks and what it was given."""
+    lease_id = as_lease_id(request.path_params["lease"])
+    source = reads(request)
+    names = await source.node_names()
+    found = await source.lease(lease_id)
+    now = datetime.now(UTC)
+    return page(
+        request,
+        "lease.html",
+        f"Lease {lease_id}",
+        lease=found,
+        lanes=life(found, now),
+        names=names.value,
+        events=await source.events(lease_id=lease_id, limit=50),
+        now=now,
+    )
+
+
+async def why(request: Request) -> Response:
+    """Why a lease is pending: loaded after its page, since it looks at the whole fleet."""
+    lease_id = as_lease_id(request.path_params["lease"])
+    kept = await reads(request).explain_lease(lease_id)
+    return page(
+        request, "lease_why.html", "Why", read=[kept], live=0, why=kept.value, **why_context()
+    )
+
+
+ROUTES = [
+    seen("/leases", leases),
+    seen("/leases/{lease}", lease),
+    seen("/leases/{lease}/why", why),
+]

@@ -1,0 +1,150 @@
+"""The first page: is there something to do, and where."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard import words
+from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.pages.fleet import Cell, cells
+from hwqueue.dashboard.pages.pending import kind
+from hwqueue.dashboard.reads import MOST_CLASSES, reads
+from hwqueue.dashboard.render import page
+from hwqueue.types import Minute, PendingReason, QueueDepth
+
+SHOWN_CLASSES, SHOWN_QUEUES, SHOWN_EVENTS = 5, 8, 10
+RECENT_MINUTES = 5
+# Events that somebody may have to act on, or has caused; what a drain does to each claim is noise.
+NOTABLE = (
+    *("class_unmatched", "class_unmatched_over", "lease_failed", "lease_deadline_exceeded"),
+    *("claim_expired", "node_silent", "node_back", "node_superseded", "node_deregistered"),
+    *("node_cordoned", "node_uncordoned", "node_drained", "node_tainted", "node_untainted"),
+    *("queue_paused", "queue_resumed", "queue_dropped", "lease_cancelled", "lease_requeued"),
+    *("schema_upgraded", "generation_raised", "node_attestation_revoked"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Something that needs somebody: a clause of the first sentence, and where to look."""
+
+    text: str
+    page: str
+    query: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rack:
+    """A group of nodes as one cell: how many, how full, how many of them are not live."""
+
+    name: str
+    nodes: int
+    use: int
+    away: int
+
+
+def concerns(
+    queues: Sequence[QueueDepth], pending: Sequence[PendingReason], fleet: Sequence[Cell]
+) -> list[Concern]:
+    """What needs somebody, the worst first."""
+    found: list[Concern] = []
+    stuck = sum(row.pending for row in pending if kind(row) == "no match")
+    waiting = sum(row.pending for row in pending)
+    states = Counter(cell.state for cell in fleet)
+    if waiting and not fleet:
+        text = words.plural(waiting, "lease waits", "leases wait")
+        return [Concern(f"{text} and no node is registered", "pending")]
+    if stuck:
+        at_least = "at least " if len(pending) >= MOST_CLASSES else ""
+        text = f"{at_least}{words.plural(stuck, 'lease', 'leases')} cannot run anywhere"
+        found.append(Concern(text, "pending", (("kind", "no match"),)))
+    if states["silent"]:
+        text = f"{words.plural(states['silent'], 'node is', 'nodes are')} silent"
+        found.append(Concern(text, "fleet", (("state", "silent"),)))
+    paused = [row for row in queues if row.paused_at and row.pending]
+    if paused:
+        text = f"{words.plural(len(paused), 'queue is', 'queues are')} paused with work in"
+        found.append(Concern(text, "queues"))
+    expired = sum(row.expired for row in queues)
+    if expired:
+        text = f"{words.plural(expired, 'claim has', 'claims have')} expired and wait for reap"
+        found.append(Concern(text, "system"))
+    return found
+
+
+def rate(minutes: Sequence[Minute], name: str) -> float:
+    """How many a minute over the last whole minutes."""
+    recent = [getattr(minute, name) for minute in minutes[:-1]][-RECENT_MINUTES:]
+    return sum(recent) / len(recent) if recent else 0.0
+
+
+def racks(fleet: Sequence[Cell]) -> list[Rack]:
+    """The fleet with a cell for each rack."""
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in fleet:
+        groups[cell.rack].append(cell)
+    return [
+        Rack(
+            name,
+            len(members),
+            round(sum(cell.use for cell in members) / len(members)),
+            sum(cell.state != "live" for cell in members),
+        )
+        for name, members in sorted(groups.items(), key=lambda item: words.natural(item[0]))
+    ]
+
+
+def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
+    return min((row.oldest_at for row in queues if row.oldest_at), default=None)
+
+
+async def overview(request: Request) -> Response:
+    """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
+    source = reads(request)
+    queues, pending = await source.queues(), await source.pending()
+    nodes, minutes = await source.nodes(), await source.throughput()
+    fleet = cells(nodes.value)
+    open_queues = sorted(queues.value, key=lambda row: (row.oldest_at is None, row.oldest_at))
+    unmet = [row for row in pending.value if kind(row) != "ready"]
+    unmet.sort(key=lambda row: (kind(row) != "no match", row.oldest_at))
+    states = Counter(cell.state for cell in fleet)
+    return page(
+        request,
+        "overview.html",
+        "Overview",
+        read=[queues, pending, nodes, minutes],
+        charts=True,
+        concerns=concerns(queues.value, pending.value, fleet),
+        is_empty=not queues.value,
+        pending_leases=sum(row.pending for row in queues.value),
+        oldest_at=_oldest(queues.value),
+        running=sum(row.running for row in queues.value),
+        minutes=minutes.value,
+        completed=rate(minutes.value, "completed"),
+        failed=rate(minutes.value, "failed"),
+        series={
+            name: [float(getattr(minute, name)) for minute in minutes.value[:-1]]
+            for name in ("completed", "failed", "claims")
+        },
+        claims=rate(minutes.value, "claims") / 60,
+        live=5,
+        states=states,
+        nodes=len(fleet),
+        gpus=sum(cell.gpus for cell in fleet),
+        gpus_used=sum(cell.gpu_milli for cell in fleet) / 1000,
+        classes=unmet[:SHOWN_CLASSES],
+        unmet=len(unmet),
+        queues=open_queues[:SHOWN_QUEUES],
+        all_queues=len(open_queues),
+        racks=racks(fleet),
+        events=await source.events(limit=SHOWN_EVENTS, code=NOTABLE),
+    )
+
+
+ROUTES = [seen("/", overview)]

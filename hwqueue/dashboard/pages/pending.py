@@ -1,0 +1,189 @@
+"""Why what is pending does not run: class by class, and one class."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard.charts import segments
+from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.reads import MOST_CLASSES, reads
+from hwqueue.dashboard.render import page
+from hwqueue.errors import BadArgument
+from hwqueue.types import FunnelStage, PendingReason
+
+PAGE = 50
+KINDS = ("no match", "contended", "ready")
+KIND_WORDS = {
+    "no match": "no node matches",
+    "contended": "nodes match, all are busy",
+    "ready": "could run now, or waits its turn",
+}
+KIND_TONES = {"no match": "s-no-match", "contended": "s-pending", "ready": "s-claimed"}
+TEXT_FILTERS = ("queue", "tenant", "service", "asks")
+SORTS: dict[str, Callable[[PendingReason], object]] = {
+    "oldest": lambda row: row.oldest_at,
+    "pending": lambda row: -row.pending,
+    "gpu": lambda row: -_gpus(row) * row.pending,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Classes that wait for the same kind of reason, or agree in something else."""
+
+    name: str
+    leases: int
+    classes: int
+    oldest_at: datetime
+
+
+def kind(row: PendingReason) -> str:
+    """Which of the kinds of waiting this is; one that is not known is with what is busy."""
+    if row.nodes_matching == 0:
+        return "no match"
+    return "ready" if row.nodes_free and row.code != "queue_paused" else "contended"
+
+
+def _gpus(row: PendingReason) -> float:
+    return float(row.resources.get("gpu", 0)) + float(row.resources.get("gpu_milli", 0)) / 1000
+
+
+def grouped(rows: Iterable[PendingReason], key: Callable[[PendingReason], str]) -> list[Group]:
+    """Rows summed up by a key, the most leases first."""
+    groups: dict[str, list[PendingReason]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    made = [
+        Group(
+            name,
+            sum(row.pending for row in members),
+            len(members),
+            min(row.oldest_at for row in members),
+        )
+        for name, members in groups.items()
+    ]
+    return sorted(made, key=lambda group: (-group.leases, group.name))
+
+
+def fits(row: PendingReason, filters: dict[str, str]) -> bool:
+    """Whether a row is among those that are asked for."""
+    return (
+        filters["queue"] in ("", row.queue)
+        and filters["tenant"] in ("", row.tenant)
+        and filters["service"] in ("", str(row.service_id))
+        and filters["asks"].lower() in f"{row.words or ''} {row.task_name}".lower()
+    )
+
+
+async def pending(request: Request) -> Response:
+    """Every class with something pending: what it asks, what is in its way, what would help."""
+    asked = request.query_params
+    filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
+    sort = asked.get("sort", "oldest")
+    sort = sort if sort in SORTS else "oldest"
+    chosen, code = asked.get("kind", ""), asked.get("reason", "")
+    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
+    source = reads(request)
+    kept = await source.pending(
+        filters["queue"] or None, "pending" if sort == "pending" else "oldest"
+    )
+    nodes = await source.nodes()
+    queues = await source.queues()
+    rows = [row for row in kept.value if fits(row, filters)]
+    kinds = {group.name: group for group in grouped(rows, kind)}
+    reasons = grouped(rows, lambda row: row.code or "ready")
+    rows = [row for row in rows if chosen in ("", kind(row)) and code in ("", row.code or "ready")]
+    rows.sort(key=lambda row: (SORTS[sort](row), row.class_id))
+    return page(
+        request,
+        "pending.html",
+        "Pending",
+        read=[kept, nodes, queues],
+        rows=rows[number * PAGE : (number + 1) * PAGE],
+        total=len(rows),
+        is_cut=len(kept.value) >= MOST_CLASSES,
+        most=MOST_CLASSES,
+        leases=sum(row.pending for row in rows),
+        number=number,
+        page_size=PAGE,
+        kinds=[kinds[name] for name in KINDS if name in kinds],
+        shares=segments((name, kinds[name].leases) for name in KINDS if name in kinds),
+        kind_tone=KIND_TONES,
+        kind_words=KIND_WORDS,
+        chosen=chosen,
+        reasons=reasons,
+        reason=code,
+        filters=filters,
+        query={"kind": chosen, "reason": code, "sort": sort, **filters},
+        sort=sort,
+        queues=[row.queue for row in queues.value],
+        no_nodes=not nodes.value,
+        live_nodes=sum(node.state == "live" for node in nodes.value),
+    )
+
+
+async def placement_class(request: Request) -> Response:
+    """One class: why its leases wait, and what would let them run."""
+    text = request.path_params["class_id"]
+    if not text.removeprefix("-").isdecimal() or len(text) > 20:
+        raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
+    kept = await reads(request).explain_class(int(text))
+    why = kept.value
+    return page(
+        request,
+        "class.html",
+        "Why pending",
+        read=[kept],
+        live=10,
+        why=why,
+        oldest_at=min((each.eligible_at for each in why.leases), default=None),
+        **why_context(),
+    )
+
+
+def why_context() -> dict[str, Any]:
+    """What the explanation's template needs beside the explanation."""
+    return {"stages": STAGES, "glyph_of": glyph_of, "funnel_rows": funnel_rows}
+
+
+STAGES = {
+    "live": "live",
+    "cordon": "not cordoned",
+    "tenant": "tenant admitted",
+    "labels": "labels fit",
+    "taints": "taints tolerated",
+    "trust": "trusted",
+    "isolation": "isolation offered",
+    "capacity": "large enough",
+    "free": "room now",
+    "away": "others allow it",
+    "spread": "spread allows it",
+}
+
+
+def glyph_of(code: str | None, matching: int | None) -> tuple[str, str, str]:
+    """How a headline looks: glyph, colour, tone of its frame."""
+    if code in (None, "ready", "waiting_for_preferred"):
+        return "hourglass", "s-pending", ""
+    if code == "queue_paused":
+        return "pause", "s-pending", "warn"
+    return ("barred", "s-no-match", "none") if matching == 0 else ("hourglass", "s-pending", "warn")
+
+
+def funnel_rows(funnel: Sequence[FunnelStage], registered: int) -> list[tuple[str, int, int]]:
+    """The funnel's rows: stage, nodes left after it, nodes lost at it."""
+    rows, before = [], registered
+    for stage in funnel:
+        rows.append((stage.stage, stage.nodes, before - stage.nodes))
+        before = stage.nodes
+    return rows
+
+
+ROUTES = [seen("/pending", pending), seen("/pending/{class_id}", placement_class)]

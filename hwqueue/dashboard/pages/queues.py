@@ -1,0 +1,54 @@
+"""Queues: all of them, and one."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.reads import reads
+from hwqueue.dashboard.render import page
+from hwqueue.errors import QueueUnknown
+
+SORTS = ("queue", "pending", "scheduled", "running", "oldest")
+SHOWN_CLASSES = 10
+
+
+async def queues(request: Request) -> Response:
+    """Every queue, how much is in it and how long that waits."""
+    kept = await reads(request).queues()
+    sort = request.query_params.get("sort", "oldest")
+    sort = sort if sort in SORTS else "oldest"
+    rows = sorted(kept.value, key=lambda row: row.queue)
+    if sort == "oldest":
+        rows.sort(key=lambda row: (row.oldest_at is None, row.oldest_at))
+    elif sort != "queue":
+        rows.sort(key=lambda row: -getattr(row, sort))
+    return page(request, "queues.html", "Queues", read=[kept], rows=rows, sort=sort, query={})
+
+
+async def queue(request: Request) -> Response:
+    """One queue: its last hour, its policy, and what of it is pending and why."""
+    name = request.path_params["queue"]
+    source = reads(request)
+    depth = await source.queues()
+    row = next((each for each in depth.value if each.queue == name), None)
+    if row is None:
+        raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
+    minutes = await source.throughput(name)
+    pending = await source.pending(name)
+    return page(
+        request,
+        "queue.html",
+        f"Queue {name}",
+        read=[depth, minutes, pending],
+        charts=True,
+        row=row,
+        minutes=minutes.value,
+        policy=(await source.queue(name)).policy,
+        classes=pending.value[:SHOWN_CLASSES],
+        events=await source.events(queue=name, limit=10),
+    )
+
+
+ROUTES = [seen("/queues", queues), seen("/queues/{queue:path}", queue)]

@@ -1,0 +1,323 @@
+"""What the pages read, through the client's methods; what all viewers share is read once."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+from starlette.requests import Request
+
+from hwqueue.client import AsyncClient
+from hwqueue.dashboard.kept import Keeper, Kept
+from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown
+from hwqueue.server.pools import Pools
+from hwqueue.types import (
+    ApiToken,
+    ClassExplanation,
+    ClassStats,
+    Event,
+    Lease,
+    LeaseExplanation,
+    LeaseSummary,
+    Minute,
+    Node,
+    NodeClaim,
+    NodeMatch,
+    NodeUsage,
+    PendingReason,
+    Queue,
+    QueueDepth,
+    SchemaVersion,
+    TagCount,
+)
+
+T = TypeVar("T")
+FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
+MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
+_ACTOR = "dashboard"
+_TIMINGS = 200  # the last ones of each read
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is installed, and who has tokens; None: the server's user may not list them."""
+
+    schema: SchemaVersion
+    tokens: Sequence[ApiToken] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the last reads of a kind took, in seconds, and how many failed since the start."""
+
+    name: str
+    count: int
+    p50: float | None
+    p95: float | None
+    failed: int
+
+
+@dataclass(slots=True)
+class _Watch:
+    count: int = 0
+    failed: int = 0
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMINGS))
+
+
+class Reads:
+    """All reads of the dashboard, and the way to act."""
+
+    def __init__(self, pools: Pools, shard: int) -> None:
+        self.shard = shard
+        self._pools = pools
+        self._kept = Keeper()
+        self._watches: dict[str, _Watch] = defaultdict(_Watch)
+
+    def acting(self, actor: str) -> AbstractAsyncContextManager[AsyncClient]:
+        """A client in whose transaction something is changed in somebody's name."""
+        return self._pools.call(actor)
+
+    def forget(self) -> None:
+        """Something was changed: what is kept is read afresh."""
+        self._kept.forget()
+
+    def timings(self) -> list[Timing]:
+        """How long the reads took, by name."""
+        made = []
+        for name, watch in sorted(self._watches.items()):
+            last = sorted(watch.seconds)
+            p50 = last[len(last) // 2] if last else None
+            p95 = last[min(len(last) - 1, len(last) * 95 // 100)] if last else None
+            made.append(Timing(name, watch.count, p50, p95, watch.failed))
+        return made
+
+    async def queues(self) -> Kept[Sequence[QueueDepth]]:
+        """Every queue with what is in it."""
+        return await self._shared(
+            "queue_depth", FAST, lambda client: client.queue_depth(shard=self.shard)
+        )
+
+    async def pending(
+        self, queue: str | None = None, order: str = "oldest"
+    ) -> Kept[Sequence[PendingReason]]:
+        """Placement classes with something ready, and why it is not running.
+
+        At most `MOST_CLASSES`, those that wait longest (`pending`: have most leases).
+        """
+        return await self._shared(
+            "pending_reasons",
+            SLOW,
+            lambda client: client.pending_reasons(
+                queue=queue, order=order, limit=MOST_CLASSES, shard=self.shard
+            ),
+            (queue, order),
+        )
+
+    async def nodes(self) -> Kept[Sequence[NodeUsage]]:
+        """Every node with what it has and what is in use."""
+        return await self._shared(
+            "node_usage", SLOW, lambda client: client.node_usage(shard=self.shard)
+        )
+
+    async def node_names(self) -> Kept[Mapping[UUID, str]]:
+        """The names of nodes by their ids."""
+        kept = await self.nodes()
+        return Kept({each.node_id: each.node_name for each in kept.value}, kept.at, kept.stale)
+
+    async def throughput(self, queue: str | None = None) -> Kept[Sequence[Minute]]:
+        """What ended in each minute of the last hour."""
+        return await self._shared(
+            "throughput",
+            FAST,
+            lambda client: client.throughput(queue=queue, minutes=60, shard=self.shard),
+            queue,
+        )
+
+    async def tags(self, label: str | None) -> Kept[Sequence[TagCount]]:
+        """The values of a label (None: of all), and how many nodes have each."""
+        return await self._shared(
+            "tag_distribution",
+            SLOW,
+            lambda client: client.tag_distribution(label=label, limit=200, shard=self.shard),
+            label,
+        )
+
+    async def explain_lease(self, lease_id: UUID) -> Kept[LeaseExplanation]:
+        """Why a lease is not running. Raises: LeaseNotFound."""
+        return await self._shared(
+            "explain_lease",
+            FAST,
+            lambda client: client.explain_lease(lease_id, shard=self.shard),
+            lease_id,
+        )
+
+    async def explain_class(self, class_id: int) -> Kept[ClassExplanation]:
+        """Why the leases of a placement class are not running. Raises: ClassUnknown."""
+        return await self._shared(
+            "explain_class",
+            FAST,
+            lambda client: client.explain_class(class_id, shard=self.shard),
+            class_id,
+        )
+
+    async def system(self) -> Kept[System]:
+        """What is installed, and the tokens."""
+
+        async def ask(client: AsyncClient) -> System:
+            schema = await client.schema_version()
+            try:
+                return System(schema, await client.list_tokens(shard=self.shard))
+            except psycopg.errors.InsufficientPrivilege:
+                return System(schema, None)
+
+        return await self._shared("system", 3 * SLOW, ask)
+
+    async def lease(self, lease_id: UUID) -> Lease:
+        """One lease. Raises: LeaseNotFound."""
+        return await self._read(
+            "get_lease", lambda client: client.get_lease(lease_id, shard=self.shard)
+        )
+
+    async def leases(
+        self, *, state: str | None, filters: Mapping[str, str], before: UUID | None, limit: int
+    ) -> list[LeaseSummary]:
+        """A page of leases. Raises: QueueUnknown, NodeUnknown, BadArgument."""
+
+        async def ask(client: AsyncClient) -> list[LeaseSummary]:
+            node = filters.get("node")
+            return await client.list_leases(
+                state=state,
+                queue=filters.get("queue"),
+                task=filters.get("task"),
+                tenant=filters.get("tenant"),
+                service_id=filters.get("service"),
+                node_id=(await find_node(client, node, self.shard)).node_id if node else None,
+                before=before,
+                limit=limit,
+                shard=self.shard,
+            )
+
+        return await self._read("list_leases", ask)
+
+    async def node(self, name: str) -> Node:
+        """One node. Raises: NodeUnknown."""
+        return await self._read("list_nodes", lambda client: find_node(client, name, self.shard))
+
+    async def node_claims(self, node_id: UUID, limit: int) -> list[NodeClaim]:
+        """What runs on a node."""
+        return await self._read(
+            "node_claims",
+            lambda client: client.node_claims(node_id, limit=limit, shard=self.shard),
+        )
+
+    async def queue(self, name: str) -> Queue:
+        """One queue with its policy. Raises: QueueUnknown."""
+        for each in await self._read(
+            "list_queues", lambda client: client.list_queues(shard=self.shard)
+        ):
+            if each.queue == name:
+                return each
+        raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
+
+    async def events(self, *, limit: int, **filters: Any) -> list[Event]:
+        """The newest events that fit, see `AsyncClient.list_events`. Raises: BadArgument."""
+        return await self._read(
+            "list_events",
+            lambda client: client.list_events(limit=limit, shard=self.shard, **filters),
+        )
+
+    async def classes(self, queue: str | None, after: int, limit: int) -> list[ClassStats]:
+        """Placement classes by id. Raises: QueueUnknown."""
+        return await self._read(
+            "placement_class_stats",
+            lambda client: client.placement_class_stats(
+                queue=queue, after=after, limit=limit, shard=self.shard
+            ),
+        )
+
+    async def fit(self, class_id: int) -> Kept[Sequence[NodeMatch]]:
+        """Every node and a placement class: may it take it now, and if not, why.
+
+        Raises: ClassUnknown.
+        """
+
+        async def ask(client: AsyncClient) -> Sequence[NodeMatch]:
+            found = await client.placement_class_stats(
+                after=class_id - 1, limit=1, shard=self.shard
+            )
+            if not found or found[0].class_id != class_id:
+                raise ClassUnknown(
+                    f"no placement class has the id {class_id}",
+                    hint="classes go when no lease has them",
+                )
+            asked = found[0]
+            return await client.match_nodes(
+                asked.placement,
+                queue=asked.queue,
+                task=asked.task_name,
+                tenant=asked.tenant or None,
+                service_id=asked.service_id,
+                labels=asked.labels,
+                shard=self.shard,
+            )
+
+        return await self._shared("match_nodes", SLOW, ask, class_id)
+
+    async def _shared(
+        self,
+        name: str,
+        seconds: float,
+        ask: Callable[[AsyncClient], Awaitable[T]],
+        about: Hashable = None,
+    ) -> Kept[T]:
+        return await self._kept.get((name, about), seconds, lambda: self._read(name, ask))
+
+    async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        """Ask in a transaction that only reads, and note how long it took."""
+        watch = self._watches[name]
+        watch.count += 1
+        began = perf_counter()
+        try:
+            async with self._pools.read(_ACTOR) as client:
+                return await ask(client)
+        except Exception:
+            watch.failed += 1
+            raise
+        finally:
+            watch.seconds.append(perf_counter() - began)
+
+
+async def find_node(client: AsyncClient, name: str, shard: int) -> Node:
+    """The node of this name. Raises: NodeUnknown."""
+    found = await client.list_nodes(name=name, shard=shard)
+    if not found:
+        raise NodeUnknown(f"no node is named {name[:100]!r}", hint="it may have been deregistered")
+    return found[0]
+
+
+def reads(request: Request) -> Reads:
+    """The reads of the app that answers this request."""
+    found: Reads = request.app.state.reads
+    return found
+
+
+def as_lease_id(text: str) -> UUID:
+    """The id that a text is. Raises: LeaseNotFound, if it is none."""
+    found = uuid_or_none(text)
+    if found is None:
+        raise LeaseNotFound(f"{text[:60]!r} is no lease id", hint="lease ids are UUIDs")
+    return found
+
+
+def uuid_or_none(text: str | None) -> UUID | None:
+    """The id in a text, if it is one."""
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,134 @@
+"""Templates: the environment, and how a page becomes a response."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard import charts, words
+from hwqueue.dashboard.kept import Kept
+
+STATIC = Path(__file__).parent / "static"
+LIVE_SECONDS = 5
+NAV = (
+    ("o", "Overview", ""),
+    ("p", "Pending", "pending"),
+    ("f", "Fleet", "fleet"),
+    ("l", "Leases", "leases"),
+    ("q", "Queues", "queues"),
+    ("c", "Classes", "classes"),
+    ("e", "Events", "events"),
+    ("s", "System", "system"),
+)
+
+_FILTERS = (
+    *(words.number, words.percent, words.span, words.ago, words.absolute, words.iso, words.short),
+    *(words.size, words.memory, words.cores, words.plural, words.policy, words.pretty),
+    *(words.error_line, words.glyph, words.tone, charts.spark, charts.share),
+)
+
+
+@cache
+def environment() -> Environment:
+    """The templates, with autoescape; a name that a page does not give is an error."""
+    made = Environment(
+        loader=PackageLoader("hwqueue.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {each.__name__: each for each in _FILTERS}
+    return made
+
+
+@cache
+def static_version() -> str:
+    """A hash of all static files: their addresses change when they do."""
+    digest = hashlib.sha256()
+    for path in sorted(STATIC.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class Links:
+    """Addresses of the dashboard, below wherever it is mounted."""
+
+    def __init__(self, request: Request) -> None:
+        self.root = str(request.scope.get("root_path", "")).rstrip("/")
+
+    def __call__(self, *parts: object, **query: object) -> str:
+        """The address of a page; query members that are None or empty are left out."""
+        path = "/".join(quote(str(part), safe="") for part in parts)
+        given = {key: str(value) for key, value in query.items() if value not in (None, "")}
+        return f"{self.root}/{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def static(self, name: str) -> str:
+        """The address of a static file."""
+        return f"{self.root}/static/{static_version()}/{name}"
+
+
+def page(
+    request: Request,
+    template: str,
+    title: str,
+    *,
+    read: Iterable[Kept[Any]] = (),
+    live: int = LIVE_SECONDS,
+    status: int = 200,
+    **context: Any,
+) -> Response:
+    """A page, or only its main element when a live refresh asks for it.
+
+    Args:
+        read: The kept values that the page shows; it is as old as the oldest of them.
+        live: Seconds between refreshes; 0: it does not refresh itself.
+    """
+    kept = tuple(read)
+    as_of = min((each.at for each in kept), default=datetime.now(UTC))
+    links = Links(request)
+    here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
+    query = f"?{request.url.query}" if request.url.query else ""
+    state: Mapping[str, Any] = request.scope["dashboard"]
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            title=title,
+            part=request.headers.get("HX-Request") == "true",
+            root=links.root,
+            url=links,
+            static=links.static,
+            self_url=f"{request.url.path}{query}",
+            nav=NAV,
+            here=here,
+            live=live,
+            as_of=as_of,
+            stale=any(each.stale for each in kept),
+            version=version("hwqueue"),
+            notice=request.app.state.notices.get(request.query_params.get("done")),
+            **{"charts": False, "map": False, "now": as_of} | dict(state) | context,
+        )
+    )
+    return answer(request, text, status)
+
+
+def answer(request: Request, text: str, status: int = 200) -> Response:
+    """HTML with a tag by which a browser can tell that nothing has changed."""
+    body = text.encode()
+    tag = f'W/"{hashlib.sha256(body).hexdigest()[:20]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Cookie, HX-Request"}
+    if status == 200 and request.headers.get("If-None-Match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, status, headers, media_type="text/html")

@@ -1,0 +1,234 @@
+// Live refresh, dialogs, keys, copy buttons and charts. Pages work without it, save live and map.
+const body = document.body;
+const root = document.documentElement;
+const $ = (id) => document.getElementById(id);
+const main = () => $("main");
+const seconds = Number(body.dataset.live) || 0;
+const isOff = new URLSearchParams(location.search).get("live") === "off";
+
+function keep(key, value) {
+  try { if (value === null) localStorage.removeItem(key); else localStorage.setItem(key, value); } catch { /* closed */ }
+}
+function kept(key) {
+  try { return localStorage.getItem(key); } catch { return null; }
+}
+function say(text) { if ($("said")) $("said").textContent = text; }
+
+// Live: one event refreshes what is on the page; nothing moves under a reader's hand.
+let paused = isOff;
+let busy = false;
+let failed = false;
+
+function isHeld() {
+  const selection = getSelection();
+  return paused || document.hidden || busy
+    || document.querySelector("dialog[open]") !== null
+    || (selection && !selection.isCollapsed && main().contains(selection.anchorNode))
+    || main().querySelector("input:focus, select:focus, textarea:focus") !== null;
+}
+function refresh() {
+  body.dispatchEvent(new CustomEvent("refresh"));
+}
+function showLive() {
+  const chip = $("live")?.firstElementChild;
+  if (!chip) return;
+  const state = failed ? "stale" : paused ? "paused" : "live";
+  chip.dataset.state = state;
+  chip.textContent = state;
+  $("live").setAttribute("aria-pressed", String(paused));
+}
+function pause() {
+  paused = !paused;
+  say(paused ? "Paused" : "Live");
+  showLive();
+  if (!paused) refresh();
+}
+if (seconds && $("live")) {
+  $("live").hidden = false;
+  $("live").addEventListener("click", pause);
+  setInterval(() => { if (!isHeld()) refresh(); }, seconds * 1000);
+  document.addEventListener("visibilitychange", () => { if (!isHeld()) refresh(); });
+  showLive();
+}
+body.addEventListener("htmx:before:request", () => { busy = true; });
+body.addEventListener("htmx:finally:request", () => { busy = false; });
+body.addEventListener("htmx:error", () => { failed = true; showLive(); });
+body.addEventListener("htmx:before:response", (event) => {
+  const status = event.detail.ctx.response.status;
+  failed = status >= 400;
+  if (status === 401) location.reload();
+  showLive();
+});
+body.addEventListener("htmx:after:swap", () => { mend(); });
+
+// What a fragment needs once it is in the page.
+let row = -1;
+function mend() {
+  for (const button of document.querySelectorAll("[data-copy][hidden]")) button.hidden = false;
+  for (const plot of document.querySelectorAll("[data-plot]")) draw(plot);
+  if (row >= 0) mark(row);
+}
+
+// Dialogs: an action's question, taken from its own page.
+document.addEventListener("click", async (event) => {
+  const target = event.target instanceof Element ? event.target : null;
+  const copy = target?.closest("[data-copy]");
+  if (copy) {
+    await navigator.clipboard?.writeText(copy.dataset.copy);
+    say("Copied");
+    return;
+  }
+  const link = target?.closest("a[data-ask]");
+  if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    await ask(link);
+    return;
+  }
+  if (target?.closest("[data-close]") && target.closest("dialog")) {
+    event.preventDefault();
+    target.closest("dialog").close();
+  }
+});
+async function ask(link) {
+  const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+  if (!answer.ok && answer.status !== 409) { location.href = link.href; return; }
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".ask");
+  if (!found) { location.href = link.href; return; }
+  const dialog = $("dialog");
+  dialog.replaceChildren(document.adoptNode(found));
+  dialog.showModal();
+  (dialog.querySelector("[autofocus]") ?? dialog.querySelector("[data-close]"))?.focus();
+  dialog.addEventListener("close", () => link.focus(), { once: true });
+}
+
+// Theme and the way times are written.
+const themes = ["auto", "light", "dark"];
+function theme() { return root.dataset.theme ?? "auto"; }
+function nextTheme() {
+  const next = themes[(themes.indexOf(theme()) + 1) % themes.length];
+  if (next === "auto") delete root.dataset.theme; else root.dataset.theme = next;
+  keep("hwqueue-theme", next === "auto" ? null : next);
+  $("theme").textContent = next;
+  say(`Colours: ${next}`);
+  repaint();
+}
+function repaint() {
+  window.dispatchEvent(new Event("repaint"));
+  for (const plot of document.querySelectorAll("[data-plot]")) { plot.chart?.destroy(); plot.chart = null; draw(plot); }
+}
+if ($("theme")) {
+  $("theme").hidden = false;
+  $("theme").textContent = theme();
+  $("theme").addEventListener("click", nextTheme);
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+function showTimes() { $("times").textContent = root.dataset.times === "abs" ? "UTC" : "ago"; }
+if ($("times")) {
+  $("times").hidden = false;
+  $("times").addEventListener("click", () => {
+    if (root.dataset.times === "abs") delete root.dataset.times; else root.dataset.times = "abs";
+    keep("hwqueue-times", root.dataset.times ?? null);
+    showTimes();
+  });
+  showTimes();
+}
+
+// Keys.
+if ($("help")) {
+  $("help").hidden = false;
+  $("help").addEventListener("click", () => $("keys").showModal());
+  $("keys-off").checked = kept("hwqueue-keys") === "off";
+  $("keys-off").addEventListener("change", (event) => keep("hwqueue-keys", event.target.checked ? "off" : null));
+}
+let afterG = 0;
+function rows() { return [...main().querySelectorAll("tbody tr")].filter((each) => each.querySelector("a")); }
+function mark(index) {
+  const all = rows();
+  if (!all.length) return;
+  row = Math.max(0, Math.min(index, all.length - 1));
+  for (const each of all) each.classList.toggle("at", each === all[row]);
+}
+function go(index) {
+  mark(index);
+  const at = rows()[row];
+  at?.scrollIntoView({ block: "nearest" });
+  at?.querySelector("a")?.focus({ preventScroll: true });
+}
+function up() {
+  const crumb = main().querySelector(".crumb a");
+  if (crumb) crumb.click();
+}
+const single = {
+  "/": () => $("jump")?.focus(),
+  "?": () => $("keys")?.showModal(),
+  j: () => go(row + 1),
+  k: () => go(row - 1),
+  r: () => { if (seconds) refresh(); else location.reload(); },
+  p: () => { if (seconds) pause(); },
+  t: () => $("theme") && nextTheme(),
+  Escape: up,
+};
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.target.closest("input, select, textarea, dialog, [role=application]")) {
+    if (event.key === "Escape" && event.target.id === "jump") event.target.blur();
+    return;
+  }
+  if (kept("hwqueue-keys") === "off" && event.key !== "?") return;
+  if (afterG && Date.now() - afterG < 1500) {
+    afterG = 0;
+    const tab = document.querySelector(`.tabs a[data-key="${CSS.escape(event.key)}"]`);
+    if (tab) { event.preventDefault(); tab.click(); }
+    return;
+  }
+  if (event.key === "g") { afterG = Date.now(); return; }
+  const act = single[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+
+// Charts: drawn from the table that stands below each of them, which is there without a script, too.
+function colour(name) {
+  const probe = $("said");
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}
+function columns(table) {
+  const lines = [...table.tBodies[0].rows].map((line) => [...line.cells].map((cell) => {
+    const value = cell.dataset.v ?? cell.textContent.replaceAll(",", "");
+    return value === "" || value === "-" ? null : Number(value);
+  }));
+  return lines[0]?.map((_, index) => lines.map((line) => line[index])) ?? [];
+}
+function draw(plot) {
+  const table = plot.closest("figure").querySelector("details table");
+  if (!window.uPlot || !table || plot.clientWidth === 0) return;
+  const data = columns(table);
+  if (!data.length || data[0].length < 2) return;
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  if (plot.chart) { plot.chart.setData(data); return; }
+  const line = colour("line"), muted = colour("muted");
+  const axis = { stroke: muted, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui" };
+  const dashes = [undefined, [6, 3], [2, 3], [8, 3, 2, 3], [1, 4]];
+  const series = names.slice(1).map((label, index) => ({
+    label, width: 1.5, dash: dashes[index], points: { show: false },
+    stroke: colour(table.tHead.rows[0].cells[index + 1].dataset.colour ?? "accent"),
+    value: (_, value) => (value === null ? "-" : value.toLocaleString("en")),
+  }));
+  plot.chart = new window.uPlot({
+    width: plot.clientWidth, height: 200, series: [{ label: "time", value: "{HH}:{mm}" }, ...series],
+    tzDate: (stamp) => window.uPlot.tzDate(new Date(stamp * 1000), "Etc/UTC"),
+    axes: [{ ...axis, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] }, { ...axis, size: 56 }],
+    scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
+    cursor: { drag: { x: false, y: false } },
+  }, data, plot);
+  new ResizeObserver(() => plot.chart?.setSize({ width: plot.clientWidth, height: 200 })).observe(plot);
+}
+
+// A notice of something done belongs to one view of the page.
+if (new URLSearchParams(location.search).has("done")) {
+  const clean = new URL(location.href);
+  clean.searchParams.delete("done");
+  history.replaceState(null, "", clean);
+}
+mend();
+window.addEventListener("load", mend);

@@ -1,0 +1,90 @@
+"""The dashboard on real databases: an empty one, a seeded one, and one of the test's own."""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from hwqueue.client import Client
+from hwqueue.server import ServerSettings, create_app
+from tests.dashboard.seed import seed
+from tests.fix_db import fresh_database
+
+_numbers = count(1)
+
+
+class Pages(httpx.AsyncClient):
+    """Somebody's browser, without the browser."""
+
+    def __init__(self, app: FastAPI, **options: Any) -> None:
+        transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 5000))
+        super().__init__(transport=transport, base_url="http://localhost", **options)
+        self.app = app
+
+    async def page(self, path: str, status: int = 200) -> str:
+        """A page's text; it must have this status."""
+        response = await self.get(path)
+        assert response.status_code == status, response.text
+        return response.text
+
+    async def do(self, verb: str, subject: str, **fields: str) -> httpx.Response:
+        """Answer the question of an action with yes, as its form does."""
+        kind = {"cancel": "lease", "requeue": "lease", "pause": "queue", "resume": "queue"}
+        asked = await self.page(
+            str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject}))
+        )
+        token = asked.partition('name="csrf" value="')[2].partition('"')[0]
+        return await self.post(f"/do/{verb}", data={"csrf": token, "subject": subject, **fields})
+
+
+Serving = Callable[..., AbstractAsyncContextManager[Pages]]
+
+
+@asynccontextmanager
+async def serving(dsn: str, **settings: Any) -> AsyncIterator[Pages]:
+    """Serve a database; a browser that looks at it."""
+    app = create_app(ServerSettings(dsn=dsn, pool_size=2, rate_limit=None, **settings))
+    async with app.router.lifespan_context(app), Pages(app) as pages:
+        yield pages
+
+
+@pytest.fixture(scope="module")
+def seeded(server_dsn: str, template: str) -> Iterator[str]:
+    """A database with a little of everything; for tests that only look."""
+    with fresh_database(server_dsn, template) as made:
+        with Client(made, pool_size=1) as client:
+            seed(client)
+            client.reap()
+        yield made
+
+
+@pytest.fixture
+def sql(dsn: str) -> Iterator[Client]:
+    """The functions, on the test's own database."""
+    with Client(dsn, pool_size=1) as client:
+        yield client
+
+
+@pytest.fixture
+async def pages(dsn: str) -> AsyncIterator[Pages]:
+    """The dashboard of the test's own database, as on a laptop: it asks nobody who they are."""
+    async with serving(dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def token(sql: Client) -> Callable[..., str]:
+    """Make a token of the API; its secret."""
+
+    def make(role: str, tenant: str | None = None) -> str:
+        name = f"{role}-{next(_numbers)}"
+        secret = f"secret-of-{name}"
+        sql.create_token(name, hashlib.sha256(secret.encode()).digest(), role, tenant=tenant)
+        return secret
+
+    return make

@@ -1,0 +1,128 @@
+"""Pictures of every page for the docs: light and dark, wide and narrow.
+
+    python -m tests.dashboard.screenshots [FOLDER]
+
+Needs Chromium (see `chromium` below) and a server to make a database on: HWQUEUE_TEST_DSN, else the
+embedded one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import psycopg
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from hwqueue.client import Client
+from hwqueue.embedded import EmbeddedServer
+from hwqueue.schema import upgrade
+from hwqueue.testing import install_clock
+from tests.dashboard.seed import seed
+from tests.dashboard.serving import serving
+from tests.fix_db import THROWAWAY, fresh_database
+
+FOLDER = Path(__file__).parents[2] / "docs" / "images"
+SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
+SCHEMES = ("light", "dark")
+TALLEST = 1100
+
+
+def chromium() -> str | None:
+    """Where Chromium is: HWQUEUE_TEST_CHROMIUM, else where Debian puts it."""
+    given = os.environ.get("HWQUEUE_TEST_CHROMIUM") or shutil.which("chromium")
+    return given if given and Path(given).exists() else None
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    """A headless Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def pages(client: Client) -> dict[str, str]:
+    """Every page by the name of its picture."""
+    classes = client.pending_reasons(limit=100)
+    stuck = next(row for row in classes if "H100" in (row.words or ""))
+    dead = client.list_leases(state="failed", limit=1)[0]
+    waiting = client.list_leases(queue="training", state="pending", limit=1)[0]
+    return {
+        "overview": "/",
+        "pending": "/pending",
+        "class": f"/pending/{stuck.class_id}",
+        "leases": "/leases",
+        "lease": f"/leases/{dead.lease_id}",
+        "lease-pending": f"/leases/{waiting.lease_id}",
+        "fleet": "/fleet",
+        "map": "/fleet?view=map",
+        "map-fit": f"/fleet?view=map&fit={stuck.class_id}",
+        "node": "/nodes/n-01-01",
+        "queues": "/queues",
+        "queue": "/queues/renders",
+        "classes": "/classes",
+        "events": "/events",
+        "system": "/system",
+    }
+
+
+def picture(page: Page, url: str, path: Path) -> None:
+    """One page, as it is when it has come to rest, down to where most readers stop."""
+    page.goto(url)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(300)
+    width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+    taken = page.screenshot(
+        full_page=True,
+        clip={"x": 0, "y": 0, "width": width, "height": min(height, TALLEST)},
+    )
+    # a palette is a third of the size; this way of choosing it keeps colours that are rare
+    image = Image.open(BytesIO(taken)).convert("RGB")
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=4).save(path, optimize=True)
+
+
+def main() -> None:
+    """Make all of them."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        server = os.environ.get("HWQUEUE_TEST_DSN")
+        if not server:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            home.chmod(0o755)
+            embedded = EmbeddedServer(home / "server", settings=THROWAWAY)
+            stack.callback(embedded.stop)
+            server = embedded.ensure_running()
+        dsn = stack.enter_context(fresh_database(server))
+        upgrade(dsn)
+        with psycopg.connect(dsn, autocommit=True) as connection, Client(dsn) as client:
+            seed(client, install_clock(connection))
+            client.reap()
+            found = pages(client)
+        url = stack.enter_context(serving(dsn))
+        browser = stack.enter_context(browsing())
+        for scheme in SCHEMES:
+            for size, (width, height) in SIZES.items():
+                context = browser.new_context(
+                    viewport={"width": width, "height": height},
+                    color_scheme="dark" if scheme == "dark" else "light",
+                )
+                page = context.new_page()
+                for name, path in found.items():
+                    picture(page, url + path, folder / f"{name}-{scheme}-{size}.png")
+                context.close()
+
+
+if __name__ == "__main__":
+    main()

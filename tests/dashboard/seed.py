@@ -1,0 +1,240 @@
+"""A made-up cluster to look at: racks, GPU nodes, work that runs, failed, waits, and cannot run.
+
+Everything is the same at every run but for ids and times.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from hwqueue.client import Client
+from hwqueue.testing import Clock
+from hwqueue.types import Gpu, NodeSpec, SpawnOptions, Taint
+
+SPACE = UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+QUEUES = ("renders", "training", "inference", "nightly")
+DB_SERVICE = uuid5(SPACE, "svc-db")
+
+
+def _asks(resources: dict[str, int], *exprs: dict[str, Any]) -> dict[str, Any]:
+    return {"require": list(exprs), "resources": resources}
+
+
+def _label(key: str, value: str) -> dict[str, Any]:
+    return {"label": key, "op": "in", "values": [value]}
+
+
+# Work that cannot run, each for another reason: queue, task, how many, options.
+BLOCKED: Sequence[tuple[str, str, int, SpawnOptions]] = (
+    ("training", "train", 12, {"placement": _asks({"gpu": 2}, _label("gpu_model", "H100"))}),
+    ("training", "train", 3, {"placement": _asks({"gpu": 16})}),
+    (
+        "renders",
+        "draw",
+        7,
+        {"placement": _asks({"gpu": 1}, _label("zone", "zone-d"), _label("gpu_model", "A100"))},
+    ),
+    ("inference", "serve", 5, {"placement": {"require": [{"trust": "pci"}]}}),
+    ("training", "train", 40, {"placement": _asks({"gpu": 8, "cpu_milli": 16_000})}),
+    (
+        "inference",
+        "serve",
+        2,
+        {
+            "service_id": DB_SERVICE,
+            "placement": {
+                "require": [{"service": str(DB_SERVICE), "domain": "node", "away": True}],
+                "resources": {"license": 3},
+            },
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node that the seed registered."""
+
+    node_id: UUID
+    name: str
+    epoch: int
+
+
+def node_id(name: str) -> UUID:
+    """The id of a node of the seed."""
+    return uuid5(SPACE, name)
+
+
+def cluster(client: Client, racks: int = 6, per_rack: int = 8) -> list[Machine]:
+    """Register racks of nodes: some with A100s, some with T4s, some without GPUs."""
+    machines = []
+    for rack in range(1, racks + 1):
+        for place in range(1, per_rack + 1):
+            name = f"n-{rack:02}-{place:02}"
+            machines.append(machine(client, name, rack, place))
+    return machines
+
+
+def machine(client: Client, name: str, rack: int, place: int = 1) -> Machine:
+    """Register one node; what it is depends on its rack."""
+    model, count, memory = (
+        ("A100", 8, 81_920) if rack % 3 == 1 else ("T4", 4, 15_360) if rack % 3 == 2 else ("", 0, 0)
+    )
+    gpus = [
+        Gpu(resource_id=uuid5(SPACE, f"{name}/{i}"), model=model, memory_mib=memory)
+        for i in range(count)
+    ]
+    cores = [{"core": i, "numa": i // 16, "threads": [i, i + 32]} for i in range(32)]
+    labels: dict[str, Any] = {"zone": f"zone-{'abc'[rack % 3]}", "kernel": "6.8"}
+    if model:
+        labels["gpu_model"] = model
+    spec = NodeSpec(
+        name=name,
+        instance_id=f"{name}/1",
+        labels=labels,
+        rack=rack,
+        cpu_milli=32_000,
+        memory_mib=262_144,
+        cores=cores if rack == 1 else (),
+        cpu_isolation=["best_effort", "whole_core"] if rack == 1 else (),
+        gpus=gpus,
+        custom={"license": 2} if rack == 1 else {},
+        taints=[Taint(key="dedicated", value="film", effect="no_schedule")] if place == 8 else (),
+        heartbeat_timeout=timedelta(hours=6),
+    )
+    node = node_id(name)
+    return Machine(node, name, client.register_node(node, spec))
+
+
+def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
+    """A cluster at work: everything that the pages can show, a little of each.
+
+    Args:
+        clock: With it there is an hour of history, and ages differ.
+    """
+    chance = random.Random(5)
+    if clock is not None:
+        clock.advance(timedelta(minutes=-62))
+    for name in QUEUES:
+        client.create_queue(name, policy={"patience": 0})
+    machines = cluster(client)
+    if clock is not None:
+        past(client, clock, machines, chance)
+    running(client, machines, chance)
+    finished(client, machines, chance)
+    if clock is None:
+        blocked(client, BLOCKED)
+    troubles(client, machines)
+    if clock is not None:
+        clock.advance(datetime.now(UTC) - clock.now())
+    return machines
+
+
+def past(client: Client, clock: Clock, machines: Sequence[Machine], chance: random.Random) -> None:
+    """An hour in which short work came and went, and some came that cannot run."""
+    start = clock.now()
+    for minute in range(60):
+        if minute % 10 == 5:
+            blocked(client, BLOCKED[minute // 10 : minute // 10 + 1])
+        count = 6 + round(4 * math.sin(minute / 9)) + chance.randrange(3)
+        for queue in ("renders", "inference"):
+            for number in range(count):
+                client.spawn_lease(queue, "tile", {"minute": minute, "number": number})
+            clock.advance(timedelta(seconds=chance.randrange(1, 9)))
+            machine = chance.choice(machines)
+            claims = client.claim_task([queue], machine.node_id, machine.epoch, qty=count)
+            clock.advance(timedelta(seconds=chance.randrange(3, 15)))
+            for claim in claims:
+                if chance.random() < 0.04:
+                    error = {"type": "Timeout", "message": "the tile server did not answer"}
+                    client.fail_lease(claim.lease_id, claim.claim_token, error=error)
+                else:
+                    client.complete_lease(claim.lease_id, claim.claim_token)
+        client.reap()
+        clock.advance(start + timedelta(minutes=minute + 1) - clock.now())
+
+
+def running(client: Client, machines: Sequence[Machine], chance: random.Random) -> None:
+    """Work of several sizes on most nodes, more on some than on others."""
+    for number in range(260):
+        gpus = chance.choice([0, 0, 1, 1, 2, 4, 8])
+        resources = {"cpu_milli": 2000 * max(1, gpus), "memory_mib": 8192 * max(1, gpus)}
+        if gpus:
+            resources["gpu"] = gpus
+        queue = chance.choice(["renders", "training", "inference"])
+        client.spawn_lease(
+            queue,
+            {"renders": "draw", "training": "train", "inference": "serve"}[queue],
+            {"number": number, "big": 2**60 + number},
+            placement={"resources": resources},
+            priority=chance.choice([0, 0, 0, 5, 10]),
+            labels={"team": chance.choice(["film", "speech", "vision"])},
+        )
+    for machine in machines:
+        client.claim_task(
+            ["renders", "training", "inference"],
+            machine.node_id,
+            machine.epoch,
+            qty=chance.choice([0, 2, 4, 8, 12]) or 1,
+            claim_timeout=timedelta(hours=6),
+        )
+
+
+def finished(client: Client, machines: Sequence[Machine], chance: random.Random) -> None:
+    """Work that has ended: completed, failed and tried again, dead, cancelled."""
+    for number in range(60):
+        client.spawn_lease("nightly", "index", {"day": number}, max_attempts=2)
+    for number in range(60):
+        machine = machines[number % len(machines)]
+        for claim in client.claim_task(["nightly"], machine.node_id, machine.epoch):
+            if number % 12 == 0:
+                client.fail_lease(
+                    claim.lease_id,
+                    claim.claim_token,
+                    error={
+                        "type": "OutOfMemory",
+                        "message": "killed at 15,9 GiB of 16 GiB\nwhile reading shard 7",
+                        "traceback": "Traceback (most recent call last):\n  ...",
+                    },
+                    retry=number % 24 == 0,
+                )
+            else:
+                client.complete_lease(claim.lease_id, claim.claim_token, result={"rows": number})
+    for lease in client.list_leases(queue="nightly", state="pending", limit=3):
+        client.cancel_lease(lease.lease_id, reason="not needed any more")
+    client.spawn_lease("nightly", "report", {}, delay=timedelta(hours=3))
+
+
+def blocked(client: Client, wanted: Sequence[tuple[str, str, int, SpawnOptions]]) -> None:
+    """Spawn work that cannot run."""
+    for queue, task, count, options in wanted:
+        for number in range(count):
+            client.spawn_lease(queue, task, {"number": number}, **options)
+
+
+def troubles(client: Client, machines: Sequence[Machine]) -> None:
+    """Nodes that are silent, cordoned, draining or tainted, and a queue that is paused."""
+    client.cordon_node(machines[3].node_id)
+    client.drain_node(machines[12].node_id, deadline=timedelta(minutes=30))
+    client.taint_node(
+        machines[20].node_id, Taint(key="disk", value="failing", effect="no_schedule")
+    )
+    client.attest_node(machines[30].node_id, "pci")
+    client.drain_node(machines[30].node_id)
+    silent = machines[40]
+    spec = NodeSpec(
+        name=silent.name,
+        instance_id=f"{silent.name}/2",
+        rack=6,
+        heartbeat_timeout=timedelta(seconds=1),
+        cpu_milli=32_000,
+        memory_mib=262_144,
+    )
+    client.register_node(silent.node_id, spec)
+    client.pause_queue("nightly")

@@ -1,0 +1,257 @@
+"""The real pages in a real browser against a real database: what somebody on call does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from hwqueue.client import Client
+from hwqueue.types import LeaseState, NodeSpec
+from tests.dashboard.screenshots import SIZES, browsing, chromium
+from tests.dashboard.screenshots import pages as every_page
+from tests.dashboard.serving import serving
+from tests.fix_db import strict_skip
+
+expect.set_options(timeout=15_000)
+H100 = {"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}
+
+
+@dataclass
+class Visit:
+    """A browser's window on a server; it notes whatever goes wrong."""
+
+    context: BrowserContext
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(15_000)
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("request", self._request)
+
+    def _console(self, message: object) -> None:
+        kind, text = getattr(message, "type", ""), getattr(message, "text", "")
+        if kind in ("error", "warning"):
+            self.complaints.append(f"{kind}: {text}")
+
+    def _request(self, request: object) -> None:
+        address = str(getattr(request, "url", ""))
+        if not address.startswith((self.url, "data:", "blob:")):
+            self.complaints.append(f"left the host: {address}")
+
+    def go(self, path: str) -> Page:
+        """Open a page."""
+        self.page.goto(self.url + path)
+        return self.page
+
+    def refresh(self) -> None:
+        """What the clock does every five seconds."""
+        with self.page.expect_response(lambda response: response.status in (200, 304)):
+            self.page.keyboard.press("r")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, if it is here; in CI it has to be."""
+    if chromium() is None:
+        strict_skip("no Chromium: apt-get install chromium, or name it: HWQUEUE_TEST_CHROMIUM")
+    with browsing() as made:
+        yield made
+
+
+@pytest.fixture
+def visit(browser: Browser, dsn: str) -> Iterator[Visit]:
+    """A window on the test's own database, on a laptop that asks nobody who they are."""
+    with serving(dsn) as url, browser.new_context(viewport={"width": 1440, "height": 900}) as made:
+        window = Visit(made, made.new_page(), url)
+        yield window
+        assert window.complaints == []
+
+
+def test_why_is_it_pending_add_a_node_watch_it_go(visit: Visit, sql: Client) -> None:
+    sql.create_queue("training")
+    other = uuid4()
+    labels = {"gpu_model": "T4"}
+    sql.register_node(other, NodeSpec(name="old-1", instance_id="1", labels=labels))
+    lease = sql.spawn_lease("training", "train", placement=H100).lease_id
+    page = visit.go("/")
+    # the first page says that something needs somebody, and leads there
+    page.get_by_role("link", name="1 lease cannot run anywhere").click()
+    page.get_by_role("link", name="gpu_model in H100").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("gpu_model in H100")
+    expect(page.locator(".say")).to_contain_text("No live node can run it")
+    expect(page.locator("tr[id^=near-]", has_text="old-1")).to_contain_text('has "T4"')
+    expect(page.locator("section", has_text="What would help")).to_contain_text("add a node")
+    # its lease says the same, after it has looked at the fleet
+    page.get_by_role("link", name=f"…{str(lease)[-8:]}").click()
+    expect(page.locator("#why .say")).to_contain_text("No live node can run it")
+    # a node comes that has what it asks, and takes it
+    node = uuid4()
+    spec = NodeSpec(name="new-1", instance_id="1", labels={"gpu_model": "H100"})
+    epoch = sql.register_node(node, spec)
+    [claim] = sql.claim_task(["training"], node, epoch)
+    visit.refresh()
+    expect(page.locator("main .say")).to_contain_text("Runs on new-1")
+    sql.complete_lease(lease, claim.claim_token)
+    visit.refresh()
+    expect(page.locator("main .say")).to_contain_text("Completed")
+
+
+def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client) -> None:
+    sql.create_queue("renders")
+    lease = sql.spawn_lease("renders", "draw").lease_id
+    page = visit.go(f"/leases/{lease}")
+    page.get_by_role("link", name="Cancel", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel this lease of task draw?")
+    expect(dialog.get_by_role("link", name="Keep it as it is")).to_be_focused()
+    # Enter never destroys: it takes the way back
+    page.keyboard.press("Enter")
+    expect(dialog).not_to_be_visible()
+    assert sql.get_lease(lease).state == LeaseState.PENDING
+    page.get_by_role("link", name="Cancel", exact=True).click()
+    dialog.get_by_label("Reason").fill("spawned twice")
+    dialog.get_by_role("button", name="Cancel the lease").click()
+    expect(page.locator(".notice")).to_contain_text("Cancelled")
+    expect(page.locator("main")).to_contain_text("spawned twice")
+    expect(page.locator("main")).to_contain_text("anonymous")
+    assert sql.get_lease(lease).state == LeaseState.CANCELLED
+    assert "done=" not in page.url
+
+
+def test_drain_a_node(visit: Visit, sql: Client) -> None:
+    sql.create_queue("renders")
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name="n-17", instance_id="1", rack=4))
+    sql.spawn_lease("renders", "draw")
+    sql.claim_task(["renders"], node, epoch)
+    page = visit.go("/fleet")
+    page.get_by_role("link", name="n-17").click()
+    page.get_by_role("link", name="Drain").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 lease runs on it")
+    dialog.get_by_label("What runs there stops").select_option("15")
+    dialog.get_by_role("button", name="Drain").click()
+    expect(page.locator(".head")).to_contain_text("draining")
+    expect(page.get_by_role("row", name=re.compile("draw"))).to_contain_text("stopping")
+    page.get_by_role("link", name="Uncordon").click()
+    dialog.get_by_role("button", name="Uncordon").click()
+    expect(page.locator(".head")).to_contain_text("live")
+
+
+def test_events_come_by_themselves(visit: Visit, sql: Client) -> None:
+    visit.page.clock.install()
+    page = visit.go("/events")
+    sql.create_queue("renders")
+    sql.pause_queue("renders")
+    page.clock.fast_forward(6000)  # nobody presses anything
+    expect(page.get_by_role("row", name=re.compile("queue_paused"))).to_be_visible()
+    page.get_by_role("link", name="queue_paused").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_refresh_keeps_what_is_open_and_where_one_is(visit: Visit, sql: Client) -> None:
+    sql.create_queue("renders")
+    visit.page.clock.install()
+    page = visit.go("/queues/renders")
+    summary = page.locator("#table-ended summary")
+    summary.click()
+    expect(page.locator("#table-ended table")).to_be_visible()
+    summary.focus()
+    sql.spawn_lease("renders", "draw")
+    # pausing means all of it
+    page.keyboard.press("p")
+    expect(page.locator("#live")).to_have_text("paused")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.fast_forward(60_000)
+    expect(page.locator(".card", has_text="Pending")).to_contain_text("0")
+    assert asked == []
+    page.keyboard.press("p")
+    expect(page.locator(".card", has_text="Pending")).to_contain_text("1")
+    expect(page.locator("#table-ended table")).to_be_visible()
+    expect(summary).to_be_focused()
+    expect(page.locator("#plot-ended canvas")).to_be_visible()
+
+
+def test_without_a_mouse(visit: Visit, sql: Client) -> None:
+    sql.create_queue("renders")
+    node = uuid4()
+    sql.register_node(node, NodeSpec(name="n-1", instance_id="1", rack=1))
+    sql.register_node(uuid4(), NodeSpec(name="n-2", instance_id="1", rack=1))
+    page = visit.go("/")
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page).to_have_url(re.compile("/queues$"))
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/queues/renders$"))
+    page.keyboard.press("Escape")
+    expect(page).to_have_url(re.compile("/queues$"))
+    page.keyboard.press("/")
+    page.keyboard.type("n-2")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/nodes/n-2$"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("jump to a lease")
+    page.keyboard.press("Escape")
+    # the map, by its keys
+    visit.go("/fleet?view=map")
+    canvas = page.locator("#map canvas")
+    expect(canvas).to_have_attribute("data-nodes", "2")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#said")).to_contain_text("n-2, rack 1, live")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/nodes/n-2$"))
+
+
+def test_themes(visit: Visit, sql: Client) -> None:
+    page = visit.go("/queues")
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light != dark
+    page.get_by_role("button", name="auto").click()
+    expect(page.locator("#theme")).to_have_text("light")
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
+def test_every_page_fits_and_keeps_to_the_host(
+    browser: Browser, seeded: str, size: str, scheme: str
+) -> None:
+    with Client(seeded, pool_size=1) as client:
+        found = every_page(client)
+    width, height = SIZES[size]
+    with (
+        serving(seeded) as url,
+        browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if scheme == "dark" else "light",
+        ) as context,
+    ):
+        visit = Visit(context, context.new_page(), url)
+        for name, path in found.items():
+            page = visit.go(path)
+            page.wait_for_load_state("networkidle")
+            wide, room = page.evaluate(
+                "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+            )
+            assert wide <= room, name
+            refused = page.evaluate(
+                "[...document.querySelectorAll('a, button')].filter((each) =>"
+                " each.checkVisibility() && !each.textContent.trim()"
+                " && !each.ariaLabel).map((each) => each.outerHTML)"
+            )
+            assert refused == [], name
+        assert visit.complaints == []

@@ -1,0 +1,264 @@
+"""Every page on an empty database, on a full one, and with names made to break it."""
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import Gpu, NodeSpec, Taint
+from tests.dashboard.conftest import Pages, serving
+from tests.dashboard.screenshots import pages as every_page
+
+TABS = ("/", "/pending", "/fleet", "/fleet?view=map", "/leases", "/queues", "/classes", "/events")
+ALWAYS = (*TABS, "/system", "/jump?q=nobody")
+HOSTILE = '<b id="x">"quoted" & \'single\'</b> \u202eright to left\u202c ' + "long" * 30
+BIG = 2**62 + 1
+
+
+class Checker(HTMLParser):
+    """What the content security policy and a screen reader would complain about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.complaints: list[str] = []
+        self.headings = 0
+        self.ids: set[str] = set()
+        self.landmarks: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.headings += tag == "h1"
+        self.landmarks.add(tag)
+        if tag == "style" or "style" in given:
+            self.complaints.append(f"inline style in {self.get_starttag_text()}")
+        if tag == "script" and not given.get("src"):
+            self.complaints.append("inline script")
+        if any(name.startswith(("on", "hx-on")) for name in given):
+            self.complaints.append(f"inline handler in {self.get_starttag_text()}")
+        for name in ("src", "href", "action", "hx-get", "data-url"):
+            value = given.get(name)
+            if value and not value.startswith(("/", "#")):
+                self.complaints.append(f"{name} leaves the dashboard: {value}")
+        if tag == "th" and "scope" not in given:
+            self.complaints.append("a heading of a table without scope")
+        if (found := given.get("id")) is not None:
+            if found in self.ids:
+                self.complaints.append(f"two elements have the id {found}")
+            self.ids.add(found)
+
+
+def check(text: str) -> None:
+    """A page keeps to what all of them promise."""
+    checker = Checker()
+    checker.feed(text)
+    assert checker.complaints == []
+    assert checker.headings == 1
+    assert {"main", "nav", "header"} <= checker.landmarks
+
+
+@pytest.mark.parametrize("path", ALWAYS)
+async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None:
+    response = await pages.get(path)
+    assert response.status_code == 200, response.text
+    check(response.text)
+    policy = response.headers["content-security-policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/", "hwqueue queue create"),
+        ("/pending", "hwqueue worker run"),
+        ("/fleet", "hwqueue worker run"),
+        ("/leases", "hwqueue lease spawn"),
+        ("/queues", "hwqueue queue create"),
+        ("/classes", "hwqueue lease spawn"),
+        ("/system", "hwqueue token create"),
+    ],
+)
+async def test_an_empty_page_says_what_to_type(pages: Pages, path: str, command: str) -> None:
+    assert command in await pages.page(path)
+
+
+async def test_a_full_database_has_every_page(seeded: str) -> None:
+    with Client(seeded, pool_size=1) as client:
+        found = every_page(client)
+        states = {
+            state: client.list_leases(state=state, limit=1)[0].lease_id
+            for state in ("scheduled", "pending", "claimed", "completed", "failed", "cancelled")
+        }
+        nodes = [node.name for node in client.list_nodes()]
+        classes = [row.class_id for row in client.pending_reasons()]
+    async with serving(seeded) as pages:
+        for path in found.values():
+            check(await pages.page(path))
+        for state, lease_id in states.items():
+            text = await pages.page(f"/leases/{lease_id}")
+            check(text)
+            assert state in text
+            check(await pages.page(f"/leases/{lease_id}/why"))
+        for node in nodes[::5]:
+            check(await pages.page(f"/nodes/{node}"))
+        for class_id in classes:
+            check(await pages.page(f"/pending/{class_id}"))
+
+
+async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
+    queue, task, node_id = "a/b:c@" + "long" * 20, "t/" + "long" * 20, uuid4()
+    sql.create_queue(queue)
+    spec = NodeSpec(
+        name="rack/7:" + "n" * 200,
+        instance_id="1",
+        labels={"zone <i>": HOSTILE},
+        rack=7,
+        cpu_milli=4000,
+        gpus=[Gpu(resource_id=uuid4(), model=HOSTILE[:60])],
+        taints=[Taint(key=HOSTILE[:60], value="<u>", effect="prefer_no_schedule")],
+    )
+    epoch = sql.register_node(node_id, spec)
+    runs, waits = (
+        sql.spawn_lease(
+            queue,
+            task,
+            {"<script>": HOSTILE, "number": BIG, "password": "hunter2"},
+            tenant=HOSTILE[:90],
+            labels={"<em>": HOSTILE},
+            headers={"trace": HOSTILE},
+            placement={"resources": resources, "require": [{"label": "zone <i>", "op": "exists"}]},
+        ).lease_id
+        for resources in ({"cpu_milli": 1000, "gpu": 1}, {"cpu_milli": 99_000})
+    )
+    [claim] = sql.claim_task([queue], node_id, epoch)
+    sql.fail_lease(runs, claim.claim_token, error={"message": HOSTILE}, retry=False)
+    [row] = sql.pending_reasons()
+    paths = (
+        *(TABS[:-1]),
+        "/events",
+        f"/leases/{runs}",
+        f"/leases/{waits}",
+        f"/leases/{waits}/why",
+        f"/pending/{row.class_id}",
+        "/jump?q=quoted",
+    )
+    for path in paths:
+        text = await pages.page(path)
+        check(text)
+        assert "<b id=" not in text
+        assert "<script>" not in text
+        assert "<em>" not in text
+    text = await pages.page(f"/leases/{runs}")
+    assert str(BIG) in text
+    assert "hunter2" not in text
+    # the link in the list leads to the page
+    listed = await pages.page("/queues")
+    link = re.search(r'href="(/queues/[^"]+)"', listed)
+    assert link is not None
+    assert queue in await pages.page(link[1])
+    listed = await pages.page("/fleet")
+    link = re.search(r'href="(/nodes/[^"]+)"', listed)
+    assert link is not None
+    check(await pages.page(link[1]))
+
+
+async def test_what_is_not_there_says_so(pages: Pages) -> None:
+    for path in ("/leases/nonsense", f"/leases/{uuid4()}", "/nodes/n", "/queues/q", "/pending/7"):
+        assert "Not found" in await pages.page(path, 404)
+    assert "There is no page" in await pages.page("/nowhere", 404)
+    assert "is no placement class" in await pages.page("/pending/x", 422)
+    response = await pages.get("/api/v1/nowhere")
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_refresh_gets_the_main_element_alone_and_nothing_when_nothing_changed(
+    seeded: str,
+) -> None:
+    async with serving(seeded) as pages:
+        part = await pages.get("/queues", headers={"HX-Request": "true"})
+        assert part.text.startswith("<main")
+        again = {"HX-Request": "true", "If-None-Match": part.headers["etag"]}
+        assert (await pages.get("/queues", headers=again)).status_code == 304
+        whole = await pages.get("/queues")
+        assert part.text.strip() in whole.text
+
+
+async def test_leases_are_found_by_what_they_are_and_paged(seeded: str) -> None:
+    async with serving(seeded) as pages:
+        text = await pages.page("/leases?state=failed")
+        assert "OutOfMemory" in text
+        assert "completed" not in re.findall(r'<tr id="lease.*?</tr>', text, re.DOTALL)[0]
+        assert "No lease fits" in await pages.page("/leases?task=nobody")
+        assert "nobody" in await pages.page("/leases?queue=nobody", 404)
+        seen: list[str] = []
+        path: str | None = "/leases?queue=nightly"
+        while path:
+            text = await pages.page(path)
+            seen += re.findall(r'<tr id="lease-([^"]+)"', text)
+            link = re.search(r'<a class="button" href="([^"]+)">Next', text)
+            path = unescape(link[1]) if link else None
+        assert len(seen) == len(set(seen)) == 61
+
+
+async def test_pending_is_grouped_and_filtered(seeded: str) -> None:
+    async with serving(seeded) as pages:
+        text = await pages.page("/pending?kind=no+match")
+        assert "gpu_model in H100" in text
+        assert "8 GPU, 16 CPU" not in text
+        assert "8 GPU, 16 CPU" in await pages.page("/pending?kind=contended&queue=training")
+        text = await pages.page("/pending?asks=h100")
+        assert len(re.findall(r'<tr id="class-', text)) == 1
+        assert "No class fits" in await pages.page("/pending?asks=nothing+like+it")
+
+
+async def test_a_class_says_what_keeps_it_and_what_would_help(seeded: str) -> None:
+    with Client(seeded, pool_size=1) as client:
+        row = next(each for each in client.pending_reasons() if "H100" in (each.words or ""))
+        why = client.explain_class(row.class_id)
+    async with serving(seeded) as pages:
+        text = unescape(await pages.page(f"/pending/{row.class_id}"))
+        assert why.headline[1:] in text
+        assert "label_mismatch" in text
+        assert all(each.words in text for each in why.help)
+        assert all(f"/nodes/{each.node}" in text for each in why.nearest)
+        assert all(str(each.lease_id) in text for each in why.leases)
+        fit = (await pages.get(f"/fleet/fit/{row.class_id}")).json()
+        assert len(fit["name"]) == why.nodes_registered
+        assert 0 not in fit["verdict"]
+        places = (await pages.get("/fleet/map.json")).json()
+        assert {len(column) for name, column in places.items() if name != "as_of"} == {48}
+
+
+async def test_a_node_shows_what_holds_its_devices(seeded: str) -> None:
+    with Client(seeded, pool_size=1) as client:
+        claim = next(
+            each
+            for node in client.list_nodes()
+            for each in client.node_claims(node.node_id)
+            if each.assignment and each.assignment.gpus
+        )
+        lease = client.get_lease(claim.lease_id)
+        assert lease.node_id is not None
+        node = client.list_nodes(node_id=lease.node_id)[0]
+    async with serving(seeded) as pages:
+        text = await pages.page(f"/nodes/{node.name}")
+    device = text.partition("<h2>Devices</h2>")[2].partition("</section>")[0]
+    assert str(claim.lease_id) in device
+
+
+async def test_without_the_database_the_last_values_stay(sql: Client, dsn: str) -> None:
+    sql.create_queue("renders")
+    async with serving(dsn) as pages:
+        before = await pages.page("/queues")
+        assert "does not answer" not in before
+        dashboard = pages.app.state.dashboard
+        await dashboard.pools.close()
+        dashboard.reads.forget()
+        after = await pages.page("/queues")
+        assert "renders" in after
+        assert "does not answer; these are the values as of" in after
+        assert "The database does not answer" in await pages.page("/system", 503)
