@@ -5471,8 +5471,9 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid D
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
          jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
          coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory, 'milli_used', g.used)
-                                    order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used) with ordinality g(id, model, memory, used, ordinality)), '[]'),
+                                    || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent)) order by g.ordinality)
+                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used, n.gpu_parents) with ordinality
+                          g(id, model, memory, used, parent, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at,
@@ -6468,6 +6469,26 @@ CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS te
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
+$$;
+
+CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if p_limit is null or p_limit not between 1 and 10000 then
+    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'ask for fewer');
+  end if;
+  return query
+    select r.lease_id, r.shard_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt, r.claimed_at, r.expires_at,
+           r.stop_reason, r.stop_by, r.assignment
+    from hwqueue.claim r
+    join hwqueue.lease l on l.shard_id = r.shard_id and l.lease_id = r.lease_id
+    join hwqueue.queue q on q.shard_id = r.shard_id and q.queue_id = r.queue_id
+    join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
+    where r.shard_id = p_shard and r.node_id = p_node
+    order by r.claimed_at, r.lease_id limit p_limit;
+end
 $$;
 
 CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''::text) RETURNS text
@@ -14857,6 +14878,10 @@ REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double pre
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_count_words(p_count integer, p_kind text) FROM PUBLIC;
 
