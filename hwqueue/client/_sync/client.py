@@ -11,7 +11,7 @@ from hwqueue import calls
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
-from hwqueue.client._sync.explain import SyncExplain
+from hwqueue.client._sync.explain import Explain
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
@@ -28,7 +28,7 @@ class Client(
     Leases,
     Claims,
     Nodes,
-    SyncExplain,
+    Explain,
     Services,
     Views,
     Statistics,

@@ -13,7 +13,7 @@ from hwqueue.client._sync.caller import Caller
 from hwqueue.types import ClassExplanation, LeaseExplanation, NodeSpec, ServedClass
 
 
-class SyncExplain(Caller):
+class Explain(Caller):
     """Why leases are pending, and what would change it; nothing is changed."""
 
     def explain_lease(self, lease_id: UUID | str, *, shard: int = 0) -> LeaseExplanation:
