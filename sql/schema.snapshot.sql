@@ -2803,10 +2803,10 @@ begin
   if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
-  perform hwqueue.note_edit(p_node, p_shard);
   v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
               where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
   if v_node.operator_taints <> v_before.operator_taints then
+    perform hwqueue.note_edit(p_node, p_shard);
     perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
       case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
            else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
@@ -3887,7 +3887,7 @@ CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jso
   ), asked as materialized (
     select (s.ordinality - 1)::int as index, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
-           coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
+           s.value #>> '{spec,use}' = 'toward' and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
   )
@@ -9551,6 +9551,7 @@ begin
     set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred, spread = v_class.spread,
         terms = v_class.terms, terms_written = false
     where c.shard_id = p_shard and c.class_id = v_class.class_id;
+    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
     perform hwqueue.mark_checked(array[v_class.class_id], p_shard);
     if p_waits then
       perform hwqueue.move_counts(null, v_class.class_id, p_shard);
@@ -10525,8 +10526,10 @@ begin
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_before := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
+  if v_before.cordoned_at is null then
+    update hwqueue.node n set cordoned_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+    perform hwqueue.note_edit(p_node, p_shard);
+  end if;
   return v_before;
 end
 $$;
@@ -12122,9 +12125,9 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
-  update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
   if v_node.cordoned_at is not null then
+    update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
+    perform hwqueue.note_edit(p_node, p_shard);
     perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
   end if;
 end

@@ -96,7 +96,7 @@ as $$
   ), asked as materialized (
     select (s.ordinality - 1)::int as index, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
-           coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
+           s.value #>> '{spec,use}' = 'toward' and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
   )

@@ -26,8 +26,10 @@ begin
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_before := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  update hwqueue.node n set cordoned_at = coalesce(n.cordoned_at, v_now) where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
+  if v_before.cordoned_at is null then
+    update hwqueue.node n set cordoned_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+    perform hwqueue.note_edit(p_node, p_shard);
+  end if;
   return v_before;
 end
 $$;

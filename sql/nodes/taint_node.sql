@@ -60,10 +60,10 @@ begin
   if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
-  perform hwqueue.note_edit(p_node, p_shard);
   v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
               where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
   if v_node.operator_taints <> v_before.operator_taints then
+    perform hwqueue.note_edit(p_node, p_shard);
     perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
       case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
            else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,

@@ -9,9 +9,9 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
-  update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
   if v_node.cordoned_at is not null then
+    update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
+    perform hwqueue.note_edit(p_node, p_shard);
     perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
   end if;
 end
