@@ -14,6 +14,10 @@ from psycopg.types.json import Jsonb
 
 Row = dict[str, Any]
 TASK = "work"
+_IN_FORCE = """
+  select not exists (select from hwqueue.term where published_at is null)
+    and not exists (select from hwqueue.placement_class where terms <> '[]' and not terms_written)
+"""
 
 
 class Direct:
@@ -188,6 +192,18 @@ class Direct:
     def reap(self) -> Row:
         """Sweep once."""
         return self._rows("select expired, promoted, deadlines from hwqueue.reap()")[0]
+
+    def settle_terms(self) -> None:
+        """Reap until all that is asked about other leases is in force.
+
+        It comes into force in steps, each once the transactions of other sessions are over.
+        """
+        for _ in range(600):
+            self.reap()
+            if self.conn.execute(_IN_FORCE).fetchone() == (True,):
+                return
+            self.conn.execute("select pg_sleep(0.01)")
+        raise AssertionError("some session on this server keeps a transaction open")
 
     def lease(self, lease: UUID) -> Row:
         """The lease as it is now."""

@@ -17,13 +17,6 @@ from tests.oracle.occupancy import may_run, preference
 from tests.oracle.spread import spread_order
 
 QUEUE = "cases"
-# What is asked about other leases for the first time comes into force in steps, each committed by a
-# claim or reap, once the transactions of other sessions are over; the claims here are rolled back.
-STEPS = 600
-IN_FORCE = """
-  select not exists (select from hwqueue.term where published_at is null)
-    and not exists (select from hwqueue.placement_class where terms <> '[]' and not terms_written)
-"""
 EXPLAINED = 20  # an explanation tells so many nodes one by one
 PLACEMENT_INVALID = "QHC03"
 CONTRADICTORY = "QHC04"
@@ -47,11 +40,7 @@ def run_claims(
         lease = direct.spawn(QUEUE, options)["lease_id"]
     except psycopg.DatabaseError as error:
         return Outcome(frozenset(), _refusal(error))
-    for _ in range(STEPS):
-        direct.reap()
-        if direct.conn.execute(IN_FORCE).fetchone() == (True,):
-            break
-        direct.conn.execute("select pg_sleep(0.01)")
+    direct.settle_terms()  # before the claims here, which are rolled back
     taken = set()
     for name in case.candidates:
         with direct.conn.transaction(force_rollback=True):

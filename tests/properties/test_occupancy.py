@@ -19,7 +19,6 @@ from tests.oracle.occupancy import may_run, preference
 from tests.properties.cluster import CONTRADICTORY, ONLY_AFFINITY
 from tests.properties.strategies import IDS, NODE_IDS
 
-STEPS = 2  # calls until claims go by what is asked about other leases for the first time
 QUEUE = "example"
 ZONE, RACK = "label:zone", "rack"
 SERVICES = tuple(str(uuid5(IDS, f"service-{number}")) for number in range(2))
@@ -184,8 +183,7 @@ def check(direct: Direct, cluster: Cluster, epochs: Mapping[UUID, int], new: Opt
         event("contradictory")
         return
     assert direct.conn.execute(FACTS, [lease_id]).fetchall() == []  # counted anew
-    for _ in range(STEPS):
-        direct.reap()
+    direct.settle_terms()
     lease = lease_of(lease_id, new)
     expected = {n: not may_run(lease, node, cluster) for n, node in cluster.nodes.items()}
     event(f"{sum(expected.values())} of {len(expected)} may run it")
