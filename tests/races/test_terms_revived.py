@@ -9,7 +9,7 @@ from tests.direct import Direct
 from tests.races.cluster import QUEUE
 from tests.races.interleave import interleave
 from tests.races.terms import place
-from tests.races.test_terms_remembered import LEVEL, complete, one_everywhere
+from tests.races.test_terms_remembered import complete, one_everywhere
 
 
 def test_a_heartbeat_that_is_committed_late(conn: psycopg.Connection, dsn: str) -> None:
