@@ -53,6 +53,7 @@ begin
     set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred, spread = v_class.spread,
         terms = v_class.terms, terms_written = false
     where c.shard_id = p_shard and c.class_id = v_class.class_id;
+    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
     perform hwqueue.mark_checked(array[v_class.class_id], p_shard);
     if p_waits then
       perform hwqueue.move_counts(null, v_class.class_id, p_shard);
