@@ -75,12 +75,19 @@ declare
   v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
 begin
   return query
+    with open_queue as materialized (
+      select q.queue_id, q.patience, f.tier, f.rank, f.position
+      from hwqueue.queue q
+      cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+      where q.shard_id = p_shard and q.queue_id in (
+        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_classes))
+    )
     select u.class_id
     from unnest(p_classes) u(class_id)
     cross join lateral (
       select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    join open_queue q on q.queue_id = c.queue_id
     cross join lateral (
       select e.affinity from hwqueue.profile_eligibility e
       where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
@@ -90,13 +97,14 @@ begin
       limit 1) e
     cross join lateral (
       select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = u.class_id order by x.tier, x.rank, x.position limit 1) h
+      where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
+      order by x.tier, x.rank, x.position limit 1) h
     where r.live_until > p_now and v_moved < r.next_xid
       and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
       and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
-      -- behind it in this tier and rank all are younger
-      and not exists (
-        select 1 from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank) limit 1);
+      -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
+      and (select true from hwqueue.ready x
+           where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank)
+           order by x.tier, x.rank, x.position limit 1) is null;
 end
 $$;

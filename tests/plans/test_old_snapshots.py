@@ -65,3 +65,24 @@ def test_upkeep(api: Api, conn: psycopg.Connection) -> None:
     after = pages(api, node, idle)
     assert after[0] <= before[0] + PAGES
     assert after[1] <= before[1] + PAGES
+
+
+@pytest.mark.usefixtures("old_snapshot", "eager_marks")
+def test_waiting_for_a_better_node(api: Api) -> None:
+    """A node that comes second walks neither what was claimed of a class nor what waits of it."""
+    best, second = api.node(labels={"zone": "a"}), api.node(labels={"zone": "b"})
+    waits = {"placement": {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}]}}
+    queue = api.queue(patience=3600)
+    for claimed, waiting in ((1, 1), (MANY, 1), (1, MANY)):
+        batch(api, queue, [waits] * claimed)
+        for _ in range(4):
+            api.claim(best, queue, qty=max(claimed // 4, 1))
+        batch(api, queue, [waits] * waiting)
+        for _ in range(3):
+            assert api.claim(second, queue) == []
+            api.rows("reap", limit=100_000)
+        with explained(api.conn) as claim:
+            assert api.claim(second, queue) == []
+        scans = [scan for scan in claim.scans("ready") if scan.get("Index Name") == "ready_class"]
+        assert scans
+        assert sum(int(scan["Shared Hit Blocks"]) for scan in scans) <= PAGES
