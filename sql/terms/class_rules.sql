@@ -32,7 +32,8 @@ declare
   v_none_leaves boolean := not exists (
       select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
     and not exists (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now);
+      select 1 from hwqueue.claim c
+      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
 begin
   return array(
     select r.class_id
