@@ -22,8 +22,7 @@ end
 $$;
 
 -- Those of these classes that may not run on a node now, by what has been counted there; others may be blocked as well, which a closer
--- look tells (enter_terms). Never one that may run: where those that are about to leave count for one use and not for another, it leaves
--- the answer to that look.
+-- look tells (enter_terms). Never one that may run: being with leases all of which are about to leave is left to that look.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
@@ -47,11 +46,13 @@ begin
       where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
     where p.place is not null and case r.use
       when 'away' then n.leases > 0
-      when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'cap' then n.leases + r.is_self::int > r.most
+        and (v_none_leaves or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
         jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
         t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
+      when 'toward' then n.leases <= 0 and (not r.is_self or case when v_none_leaves then hwqueue.read_total(r.term_id, p_shard)
+                                                              else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end
     union
     select m.class_id
