@@ -843,11 +843,13 @@ begin
       where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
     where p.place is not null and case r.use
       when 'away' then n.leases > 0
-      when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'cap' then n.leases + r.is_self::int > r.most
+        and (v_none_leaves or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
         jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
         t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
+      when 'toward' then n.leases <= 0 and (not r.is_self or case when v_none_leaves then hwqueue.read_total(r.term_id, p_shard)
+                                                              else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end
     union
     select m.class_id
