@@ -828,7 +828,8 @@ declare
   v_none_leaves boolean := not exists (
       select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
     and not exists (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now);
+      select 1 from hwqueue.claim c
+      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
 begin
   return array(
     select r.class_id
@@ -842,11 +843,13 @@ begin
       where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
     where p.place is not null and case r.use
       when 'away' then n.leases > 0
-      when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'cap' then n.leases + r.is_self::int > r.most
+        and (v_none_leaves or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
         jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
         t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
+      when 'toward' then n.leases <= 0 and (not r.is_self or case when v_none_leaves then hwqueue.read_total(r.term_id, p_shard)
+                                                              else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end
     union
     select m.class_id
@@ -1840,6 +1843,12 @@ begin
             else format('; it was asked to stop %s ago (%s%s)', hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
                         coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
 end
+$$;
+
+CREATE FUNCTION hwqueue.claims_from(p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce((select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
 $$;
 
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
@@ -4103,7 +4112,8 @@ begin
         where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
         union all
         select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted
+        where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now
+          and c.counted @> v_wanted
         union all
         select c.lease_id, c.counted from hwqueue.claim c
         where c.shard_id = p_shard and c.node_id = any (p_dead) and c.counted @> v_wanted
@@ -4987,6 +4997,7 @@ CREATE TABLE hwqueue.spread_fleet (
     place_count integer NOT NULL,
     places_digest bigint NOT NULL,
     dead uuid[] NOT NULL,
+    doubtful uuid[] NOT NULL,
     live_until timestamp with time zone NOT NULL,
     unseen xid8[] NOT NULL,
     next_xid xid8 NOT NULL
@@ -4995,6 +5006,8 @@ CREATE TABLE hwqueue.spread_fleet (
 COMMENT ON TABLE hwqueue.spread_fleet IS 'where leases may spread to: the places of live nodes, for a domain and a kind of nodes; the newest row counts';
 
 COMMENT ON COLUMN hwqueue.spread_fleet.dead IS 'nodes there that were dead and had claims';
+
+COMMENT ON COLUMN hwqueue.spread_fleet.doubtful IS 'nodes there that were dead, but for a sign of life that might not have been committed yet';
 
 COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can have died that lived';
 
@@ -5006,10 +5019,14 @@ CREATE FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp
 declare
   v_fleet hwqueue.spread_fleet;
 begin
-  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.live_until, f.unseen, f.next_xid into v_fleet
+  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful, f.live_until, f.unseen, f.next_xid into v_fleet
   from hwqueue.spread_fleet f
   where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
-  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard) then v_fleet end;
+  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard)
+                   and not exists (
+                     select 1 from hwqueue.node_state s
+                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now)
+              then v_fleet end;
 end
 $$;
 
@@ -5316,7 +5333,8 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now
+        and c.expires_at <= p_now and c.counted @> v_wanted) l);
 end
 $$;
 
@@ -5715,9 +5733,9 @@ begin
       delete from hwqueue.spread_fleet f where f.ctid = any (array(
         select o.ctid from hwqueue.spread_fleet o
         where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
-      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, live_until, unseen, next_xid)
-      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.live_until,
-              v_fleet.unseen, v_fleet.next_xid);
+      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, doubtful, live_until, unseen, next_xid)
+      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.doubtful,
+              v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid);
     end if;
     v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
     delete from hwqueue.spread_floor f where f.ctid = any (array(
@@ -5750,11 +5768,13 @@ declare
 begin
   select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
+         coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
          coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
          (select x.next_xid from hwqueue.seen_now() x)
-  into v_fleet.places, v_fleet.dead, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
+  into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
   from (
     select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
+           s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
            hwqueue.is_live(n, s, p_now) as is_live,
            not hwqueue.is_live(n, s, p_now) and exists (
              select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id) as has_died
@@ -8707,6 +8727,7 @@ begin
       perform hwqueue.prune_unused(v_turn.mark, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
+      perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
       perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
       more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;
@@ -8745,13 +8766,26 @@ begin
     -- of other shards, too: read once a day
     continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
     begin
-      execute format('truncate hwqueue.event_%s', v_slot);  -- a table's name cannot be a parameter
+      execute format('lock table hwqueue.event_%s in access exclusive mode', v_slot);  -- a table's name cannot be a parameter
+      -- again: one may have come into the day while the lock was waited for
+      continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
+      execute format('truncate hwqueue.event_%s', v_slot);
       v_count := v_count + 1;
     exception when lock_not_available then
       null;
     end;
   end loop;
   return v_count;
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from hwqueue.spread_fleet f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_fleet o
+    where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour' limit p_limit for update skip locked));
 end
 $$;
 
@@ -9376,8 +9410,7 @@ CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestam
     LANGUAGE plpgsql
     AS $$
 declare
-  v_from timestamptz := coalesce((
-    select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
+  v_from timestamptz := hwqueue.claims_from(p_shard);
   v_oldest uuid[];
   v_claim hwqueue.claim;
   v_count int := 0;
@@ -11395,14 +11428,14 @@ begin
   if v_eligible.is_even is distinct from true then
     return '{}';
   end if;
-  if p_without <> '{}' then
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
-  end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
     if v_eligible.classes = '{}' then
       return '{}';
     end if;
+  end if;
+  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
+    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tried_position is null then
     perform 1 from hwqueue.placement_class c
@@ -12375,12 +12408,19 @@ declare
   v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
 begin
   return query
+    with open_queue as materialized (
+      select q.queue_id, q.patience, f.tier, f.rank, f.position
+      from hwqueue.queue q
+      cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+      where q.shard_id = p_shard and q.queue_id in (
+        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_classes))
+    )
     select u.class_id
     from unnest(p_classes) u(class_id)
     cross join lateral (
       select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    join open_queue q on q.queue_id = c.queue_id
     cross join lateral (
       select e.affinity from hwqueue.profile_eligibility e
       where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
@@ -12390,14 +12430,15 @@ begin
       limit 1) e
     cross join lateral (
       select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = u.class_id order by x.tier, x.rank, x.position limit 1) h
+      where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
+      order by x.tier, x.rank, x.position limit 1) h
     where r.live_until > p_now and v_moved < r.next_xid
       and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
       and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
-      -- behind it in this tier and rank all are younger
-      and not exists (
-        select 1 from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank) limit 1);
+      -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
+      and (select true from hwqueue.ready x
+           where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank)
+           order by x.tier, x.rank, x.position limit 1) is null;
 end
 $$;
 
@@ -14409,6 +14450,8 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claims_from(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
@@ -15066,6 +15109,8 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

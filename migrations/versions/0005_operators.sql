@@ -209,6 +209,7 @@ create table hwqueue.spread_fleet (
   place_count int not null,
   places_digest bigint not null,
   dead uuid[] not null,
+  doubtful uuid[] not null,
   live_until timestamptz not null,
   unseen xid8[] not null,
   next_xid xid8 not null,
@@ -216,6 +217,7 @@ create table hwqueue.spread_fleet (
 );
 comment on table hwqueue.spread_fleet is 'where leases may spread to: the places of live nodes, for a domain and a kind of nodes; the newest row counts';
 comment on column hwqueue.spread_fleet.dead is 'nodes there that were dead and had claims';
+comment on column hwqueue.spread_fleet.doubtful is 'nodes there that were dead, but for a sign of life that might not have been committed yet';
 comment on column hwqueue.spread_fleet.live_until is 'until then no node can have died that lived';
 comment on column hwqueue.spread_fleet.next_xid is 'it knows nothing of transactions from this one on, nor of those in unseen';
 

@@ -23,14 +23,14 @@ begin
   if v_eligible.is_even is distinct from true then
     return '{}';
   end if;
-  if p_without <> '{}' then
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
-  end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
     if v_eligible.classes = '{}' then
       return '{}';
     end if;
+  end if;
+  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
+    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tried_position is null then
     perform 1 from hwqueue.placement_class c

@@ -17,7 +17,10 @@ begin
     -- of other shards, too: read once a day
     continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
     begin
-      execute format('truncate hwqueue.event_%s', v_slot);  -- a table's name cannot be a parameter
+      execute format('lock table hwqueue.event_%s in access exclusive mode', v_slot);  -- a table's name cannot be a parameter
+      -- again: one may have come into the day while the lock was waited for
+      continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
+      execute format('truncate hwqueue.event_%s', v_slot);
       v_count := v_count + 1;
     exception when lock_not_available then
       null;

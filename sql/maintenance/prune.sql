@@ -1,5 +1,5 @@
 -- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, profiles
--- that no node has, what dropped queues left, minutes older than a day, events of days that are over since p_event_days (1 to 14).
+-- that no node has, what dropped queues left, minutes older than a day, what is remembered of the fleet for nobody, events of days that are over since p_event_days (1 to 14).
 -- Bounded: about p_limit of each a call. Classes and profiles are looked at in turn, p_limit a call, so all of them have had their turn
 -- after as many calls as that takes.
 -- p_unless_within: do nothing if somebody pruned less than that ago, so that any number of workers can call it.
@@ -47,6 +47,7 @@ begin
       perform hwqueue.prune_unused(v_turn.mark, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
+      perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
       perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
       more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;

@@ -6,8 +6,7 @@ create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now t
 language plpgsql volatile
 as $$
 declare
-  v_from timestamptz := coalesce((
-    select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
+  v_from timestamptz := hwqueue.claims_from(p_shard);
   v_oldest uuid[];
   v_claim hwqueue.claim;
   v_count int := 0;

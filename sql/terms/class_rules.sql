@@ -22,8 +22,7 @@ end
 $$;
 
 -- Those of these classes that may not run on a node now, by what has been counted there; others may be blocked as well, which a closer
--- look tells (enter_terms). Never one that may run: where those that are about to leave count for one use and not for another, it leaves
--- the answer to that look.
+-- look tells (enter_terms). Never one that may run: being with leases all of which are about to leave is left to that look.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
@@ -32,7 +31,8 @@ declare
   v_none_leaves boolean := not exists (
       select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
     and not exists (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now);
+      select 1 from hwqueue.claim c
+      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
 begin
   return array(
     select r.class_id
@@ -46,11 +46,13 @@ begin
       where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
     where p.place is not null and case r.use
       when 'away' then n.leases > 0
-      when 'cap' then v_none_leaves and n.leases + r.is_self::int > r.most
+      when 'cap' then n.leases + r.is_self::int > r.most
+        and (v_none_leaves or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
         jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
         t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or v_none_leaves and (hwqueue.read_total(r.term_id, p_shard)) > 0)
+      when 'toward' then n.leases <= 0 and (not r.is_self or case when v_none_leaves then hwqueue.read_total(r.term_id, p_shard)
+                                                              else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end
     union
     select m.class_id
@@ -75,12 +77,19 @@ declare
   v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
 begin
   return query
+    with open_queue as materialized (
+      select q.queue_id, q.patience, f.tier, f.rank, f.position
+      from hwqueue.queue q
+      cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+      where q.shard_id = p_shard and q.queue_id in (
+        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_classes))
+    )
     select u.class_id
     from unnest(p_classes) u(class_id)
     cross join lateral (
       select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    join open_queue q on q.queue_id = c.queue_id
     cross join lateral (
       select e.affinity from hwqueue.profile_eligibility e
       where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
@@ -90,13 +99,14 @@ begin
       limit 1) e
     cross join lateral (
       select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = u.class_id order by x.tier, x.rank, x.position limit 1) h
+      where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
+      order by x.tier, x.rank, x.position limit 1) h
     where r.live_until > p_now and v_moved < r.next_xid
       and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
       and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
-      -- behind it in this tier and rank all are younger
-      and not exists (
-        select 1 from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank) limit 1);
+      -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
+      and (select true from hwqueue.ready x
+           where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank)
+           order by x.tier, x.rank, x.position limit 1) is null;
 end
 $$;

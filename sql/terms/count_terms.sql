@@ -75,8 +75,17 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now
+        and c.expires_at <= p_now and c.counted @> v_wanted) l);
 end
+$$;
+
+-- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still be in the index (take_reap_turn).
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.claims_from(p_shard int) returns timestamptz
+language sql stable
+as $$
+  select coalesce((select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
 $$;
 
 -- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the expired. p_recount: by place, see

@@ -29,9 +29,9 @@ begin
       delete from hwqueue.spread_fleet f where f.ctid = any (array(
         select o.ctid from hwqueue.spread_fleet o
         where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
-      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, live_until, unseen, next_xid)
-      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.live_until,
-              v_fleet.unseen, v_fleet.next_xid);
+      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, doubtful, live_until, unseen, next_xid)
+      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.doubtful,
+              v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid);
     end if;
     v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
     delete from hwqueue.spread_floor f where f.ctid = any (array(

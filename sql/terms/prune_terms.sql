@@ -59,3 +59,15 @@ begin
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
 end
 $$;
+
+-- Removes what is remembered of the fleet and nobody has asked for in an hour: nobody may ask again.
+-- Locks: those rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.spread_fleet f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_fleet o
+    where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour' limit p_limit for update skip locked));
+end
+$$;

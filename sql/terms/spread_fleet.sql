@@ -1,7 +1,9 @@
 -- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two things, each with the transactions that it
 -- knows nothing of (unseen, and those from next_xid on; a transaction does not know what it does afterwards, so its own is among them):
 --   spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no node has moved or come
---     back (node_state.moved_xid) and none can have died (live_until).
+--     back (node_state.moved_xid) and none can have died (live_until). A sign of life may be committed long after it was given: then its node
+--     was alive to itself and dead to the look, and says nothing of coming back. So the look names all that may yet live by such a sign
+--     (doubtful): it was given within their timeout, and is good for another one.
 --   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where leases have ended since, the count says
 --     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
 
@@ -38,10 +40,14 @@ as $$
 declare
   v_fleet hwqueue.spread_fleet;
 begin
-  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.live_until, f.unseen, f.next_xid into v_fleet
+  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful, f.live_until, f.unseen, f.next_xid into v_fleet
   from hwqueue.spread_fleet f
   where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
-  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard) then v_fleet end;
+  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard)
+                   and not exists (
+                     select 1 from hwqueue.node_state s
+                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now)
+              then v_fleet end;
 end
 $$;
 
@@ -55,11 +61,13 @@ declare
 begin
   select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
+         coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
          coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
          (select x.next_xid from hwqueue.seen_now() x)
-  into v_fleet.places, v_fleet.dead, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
+  into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
   from (
     select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
+           s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
            hwqueue.is_live(n, s, p_now) as is_live,
            not hwqueue.is_live(n, s, p_now) and exists (
              select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id) as has_died

@@ -82,7 +82,8 @@ begin
         where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
         union all
         select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now and c.counted @> v_wanted
+        where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now
+          and c.counted @> v_wanted
         union all
         select c.lease_id, c.counted from hwqueue.claim c
         where c.shard_id = p_shard and c.node_id = any (p_dead) and c.counted @> v_wanted

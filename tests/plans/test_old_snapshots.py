@@ -8,6 +8,7 @@ import pytest
 from tests.plans.backlog import batch, warm
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node
+from tests.sql.test_terms import settle_terms
 
 MANY = 2000
 PAGES = 20  # that the dead entries may cost a call; walking those of one scan costs 30 and more
@@ -65,3 +66,47 @@ def test_upkeep(api: Api, conn: psycopg.Connection) -> None:
     after = pages(api, node, idle)
     assert after[0] <= before[0] + PAGES
     assert after[1] <= before[1] + PAGES
+
+
+@pytest.mark.usefixtures("old_snapshot", "eager_marks")
+def test_waiting_for_a_better_node(api: Api) -> None:
+    """A node that comes second walks neither what was claimed of a class nor what waits of it."""
+    best, second = api.node(labels={"zone": "a"}), api.node(labels={"zone": "b"})
+    waits = {"placement": {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}]}}
+    queue = api.queue(patience=3600)
+    for claimed, waiting in ((1, 1), (MANY, 1), (1, MANY)):
+        batch(api, queue, [waits] * claimed)
+        for _ in range(4):
+            api.claim(best, queue, qty=max(claimed // 4, 1))
+        batch(api, queue, [waits] * waiting)
+        for _ in range(3):
+            assert api.claim(second, queue) == []
+            api.rows("reap", limit=100_000)
+        with explained(api.conn) as claim:
+            assert api.claim(second, queue) == []
+        scans = [scan for scan in claim.scans("ready") if scan.get("Index Name") == "ready_class"]
+        assert scans
+        assert sum(int(scan["Shared Hit Blocks"]) for scan in scans) <= PAGES
+
+
+@pytest.mark.usefixtures("old_snapshot")
+def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> None:
+    """Whether one that runs here has expired: nobody walks all that ran and are gone."""
+    node, busy = api.node(), api.node()
+    one = {"domain": "node", "max_per_domain": 1, "select": {"labels": {"app": "one"}}}
+    queue, other = api.queue(), api.queue()
+    ones = [{"labels": {"app": "one"}, "placement": {"spread": [one]}}] * 2
+    batch(api, queue, ones)
+    settle_terms(api)
+    assert len(api.claim(node, queue)) == 1
+    batch(api, other, [{"max_attempts": 1}] * MANY)
+    while api.claim(busy, other, qty=1000):
+        pass
+    conn.execute(SILENT, {"queue": other})
+    assert api.row("reap", limit=100_000)["expired"] == MANY
+    for _ in range(3):
+        api.rows("reap", limit=100_000)
+    assert api.claim(node, queue) == []
+    with explained(api.conn) as claim:
+        assert api.claim(node, queue) == []
+    assert sum(int(scan["Shared Hit Blocks"]) for scan in claim.scans("claim")) <= PAGES

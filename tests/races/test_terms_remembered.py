@@ -146,6 +146,18 @@ def test_what_is_pruned_was_taken_away(conn: psycopg.Connection) -> None:
     assert Direct(conn).claim(QUEUE, *here) == []
 
 
+def test_what_nobody_asks_for_is_forgotten(conn: psycopg.Connection) -> None:
+    """A fleet that was remembered for leases that are gone."""
+    clock = install_clock(conn)
+    one_everywhere(conn)
+    conn.execute(_LOOK)
+    for kept in (1, 0):
+        conn.execute("select hwqueue.prune()")
+        [(left,)] = conn.execute("select count(*) from hwqueue.spread_fleet").fetchall()
+        assert left == kept
+        clock.advance(timedelta(hours=2))
+
+
 def test_nodes_that_do_not_count(conn: psycopg.Connection) -> None:
     """What runs on nodes that the lease could not use anyway is not there."""
     direct = Direct(conn)

@@ -109,3 +109,22 @@ def test_a_node_without_rack_is_alone(api: Api) -> None:
     lease = spawn(api, queue, uuid4(), placement=away(db))
     assert api.claimed(first, queue) == []
     assert api.claimed(second, queue) == [lease]
+
+
+def test_a_policy_that_is_taken_back_while_others_have_it(api: Api) -> None:
+    """The term lives on, and the class that it no longer concerns is not kept away by it."""
+    queue, node = api.queue(), api.node(rack=61)
+    db, web, cache = uuid4(), uuid4(), uuid4()
+    policy = {"anti_affinity_services": [str(db)]}
+    for service in (web, cache):
+        api.value("set_service_policy", service=service, policy=policy)
+    spawn(api, queue, db)
+    data = api.claim(node, queue)
+    assert len(data) == 1
+    kept, freed = spawn(api, queue, cache), spawn(api, queue, web)
+    assert api.claimed(node, queue) == api.claimed(node, queue) == []
+    api.value("set_service_policy", service=web, policy={"anti_affinity_services": []})
+    settle_terms(api)
+    api.rows("prune")
+    assert api.claimed(node, queue) == [freed]
+    assert kept not in api.claimed(node, queue)
