@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Request, Security
@@ -26,6 +26,8 @@ from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
 from hwqueue.types import Lease
 
+# Members of a placement that hold expressions.
+_WHERE_TERMS_ARE = ("require", "prefer", "when", "any")
 # For the OpenAPI document alone: what it finds is looked at by the authenticators.
 _bearer = HTTPBearer(
     scheme_name="token",
@@ -85,6 +87,35 @@ class Caller:
                 hint=f"leave out {field}",
             )
         return self.tenant
+
+    def check_placement(self, placement: Any, field: str) -> None:
+        """Refuse placements that look at leases of tenants other than the caller's only one.
+
+        They would tell where those run, and keep them away: being away is mutual.
+        Raises: Refusal (403).
+        """
+        if self.tenant is None:
+            return
+        within = [(field, placement)]
+        while within:
+            path, part = within.pop()
+            if isinstance(part, list):
+                within += [(f"{path}[{index}]", member) for index, member in enumerate(part)]
+            elif isinstance(part, dict):
+                if "leases" in part and not self._are_own(part.get("tenants")):
+                    raise Refusal(
+                        403,
+                        f"the token is for tenant {self.tenant!r} alone",
+                        field=f"{path}.tenants",
+                        hint="leave out tenants: they are the lease's own",
+                    )
+                within += [(f"{path}.{key}", part[key]) for key in _WHERE_TERMS_ARE if key in part]
+
+    def _are_own(self, tenants: Any) -> bool:
+        """Whether the tenants of a term are the caller's; left out, they are the lease's."""
+        if isinstance(tenants, list):
+            return all(one == self.tenant for one in tenants)
+        return tenants is None
 
     async def own_lease(self, client: AsyncClient, lease_id: UUID) -> Lease:
         """A lease that the caller may see. A lease never changes its tenant.

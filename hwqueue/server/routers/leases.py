@@ -146,6 +146,7 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> Leas
     changes = body.model_dump(exclude_unset=True)
     async with caller.call() as client:
         await caller.check_lease(client, lease_id)
+        caller.check_placement(body.placement, "changes.placement")
         state = await client.update_lease(lease_id, shard=caller.shard, **changes)
     return LeaseNow(lease_id=lease_id, state=state)
 
@@ -178,6 +179,7 @@ def _options(
     """
     options = spec.options.model_dump(exclude_none=True)
     tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")
+    caller.check_placement(spec.options.placement, f"{path}.placement")
     if tenant is not None:
         options["tenant"] = tenant
     if idempotency_key is not None:
