@@ -1,18 +1,20 @@
 """What a route gets to know of its caller, and does in their name.
 
-Every route declares the scope that it needs: `caller: Annotated[Caller, Depends(Needs(...))]`.
+Every route is a `Route` and declares the scope that it needs: `caller: Annotated[Caller,
+Depends(Needs(...))]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Request, Security
+from fastapi import Request, Response, Security
 from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hwqueue.client import AsyncClient
@@ -137,6 +139,31 @@ class Caller:
             await self.own_lease(client, lease_id)
 
 
+async def principal_of(request: Request) -> Principal:
+    """Who calls, found out and counted once for each request. Raises: Refusal (401, 403, 429)."""
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is None:
+        services: Services = request.app.state.services
+        known = await authenticate(services.authenticators, request)
+        request.state.principal, request.state.actor = known, known.actor
+        await services.rates.count_request(known.actor)
+    return known
+
+
+class Route(APIRoute):
+    """A route that knows who calls before it reads what they send: strangers send nothing."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own, which reads the body before anything else."""
+        handle = super().get_route_handler()
+
+        async def handle_known(request: Request) -> Response:
+            await principal_of(request)
+            return await handle(request)
+
+        return handle_known
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """A dependency: who calls has this scope, or is refused.
@@ -155,9 +182,7 @@ class Needs:
     ) -> Caller:
         """The caller. Raises: Refusal (401, 403, 429)."""
         services: Services = request.app.state.services
-        principal = await authenticate(services.authenticators, request)
-        request.state.actor = principal.actor
-        await services.rates.count_request(principal.actor)
+        principal = await principal_of(request)
         if not principal.has(self.scope):
             raise Refusal(403, f"role {principal.role} lacks the scope {self.scope}")
         if principal.tenant is not None and not self.tenants:

@@ -1,6 +1,7 @@
 """Who may do what: every route has its scope, and only those who have it get through."""
 
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from hwqueue.client import Client
 from hwqueue.server.app import create_app
-from hwqueue.server.callers import Needs
+from hwqueue.server.callers import Needs, Route
 from hwqueue.server.routers import ROUTERS, metrics
 from hwqueue.server.settings import ServerSettings
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
@@ -96,6 +97,7 @@ async def ask(http: Http, route: str, **options: Any) -> Any:
 def test_every_route_declares_its_scope() -> None:
     undeclared = [named(route) for route in api_routes() if len(needs_of(route)) != 1]
     assert undeclared == []
+    assert [named(route) for route in api_routes() if not isinstance(route, Route)] == []
 
 
 def test_a_route_without_a_scope_would_be_found() -> None:
@@ -146,6 +148,18 @@ async def test_nobody_gets_in_without_a_token(guarded: Http) -> None:
         response = await ask(guarded, route)
         problem(response, 401)
         assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_nobody_sends_anything_without_a_token(guarded: Http) -> None:
+    read = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        read.append(True)
+        yield b"no JSON"
+
+    headers = {"Content-Type": "application/json"}
+    problem(await guarded.post(f"{V1}/leases", content=pieces(), headers=headers), 401)
+    assert not read
 
 
 @pytest.mark.parametrize(

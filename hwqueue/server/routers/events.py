@@ -11,14 +11,14 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from psycopg_pool import PoolTimeout
 
-from hwqueue.server.callers import Caller, Needs, Services
+from hwqueue.server.callers import Caller, Needs, Route, Services
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.pages import cut, link_next
 from hwqueue.server.roles import Scope
 from hwqueue.types import Event
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = APIRouter(route_class=Route, prefix="/events", tags=["events"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 EventId = Annotated[int, Query(ge=0, le=2**63 - 1)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from hwqueue.errors import BadArgument
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Id, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
@@ -24,7 +24,7 @@ from hwqueue.server.pages import cut, link_next
 from hwqueue.server.roles import Scope
 from hwqueue.types import LeaseState
 
-router = APIRouter(prefix="/leases", tags=["leases"])
+router = APIRouter(route_class=Route, prefix="/leases", tags=["leases"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
 Writer = Annotated[Caller, Depends(Needs(Scope.LEASES_WRITE, tenants=True))]

@@ -8,10 +8,10 @@ from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.roles import Scope
 
-router = APIRouter(tags=["views"])
+router = APIRouter(route_class=Route, tags=["views"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 
