@@ -243,6 +243,36 @@ class TestProxy:
         async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
             problem(await proxy.get(f"{V1}/me", headers=headers), status)
 
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+        ],
+    )
+    async def test_pages_of_others_do_nothing_in_a_users_name(
+        self, serving: Serving, headers: dict[str, str]
+    ) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            url, given = f"{V1}/queues/q/pause", self.ALICE | headers
+            problem(await proxy.post(url, headers=given), 403)
+            ok(await proxy.get(f"{V1}/me", headers=given))
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "same-origin", "Origin": "https://queue.example"},
+            {"Origin": "http://localhost"},
+            {"Origin": "http://queue.example", "X-Forwarded-Host": "queue.example"},
+        ],
+    )
+    async def test_pages_of_its_own_do(self, serving: Serving, headers: dict[str, str]) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            url = f"{V1}/queues/{UNKNOWN_QUEUE}/pause"
+            problem(await proxy.post(url, headers=self.ALICE | headers), 404, "QHQ01")
+
     async def test_tokens_work_beside_it(self, serving: Serving, token: Token) -> None:
         headers = token(VIEWER)
         async with serving(**self.AUTH) as http:
@@ -263,6 +293,10 @@ class TestOpen:
             {"Host": "evil.example:8080"},
             {"X-Forwarded-For": "1.2.3.4"},
             {"Forwarded": "for=1.2.3.4"},
+            {"X-Real-IP": "1.2.3.4"},
+            {"X-Forwarded-Proto": "https"},
+            {"X-Forwarded-Host": "queue.example"},
+            {"Via": "1.1 queue.example"},
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
             {"Sec-Fetch-Site": "cross-site"},
