@@ -5,7 +5,6 @@ Fail closed: whatever is missing, doubled or unknown lets nobody in.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from hwqueue.server.problems import Refusal
 from hwqueue.server.rates import Rates
 from hwqueue.server.roles import Principal, Role
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.together import Together
 
 _FOREIGN = "pages of other sites may not call this server"
 # What proxies add; one that adds nothing cannot be told from a caller on this machine.
@@ -82,7 +82,7 @@ class Tokens:
         self._shard = settings.shard
         self._seconds = settings.token_cache.total_seconds()
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Principal | None]] = {}
+        self._asked = Together[Principal | None]()
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The token's bearer; None without the header."""
@@ -100,7 +100,7 @@ class Tokens:
         if digest not in self._known:
             # through a proxy all have one address: what others try must not lock out who was let in
             await self._rates.check_unknown(address)
-        principal = await self._ask(digest)
+        principal = await self._asked.ask(digest, lambda: self._look_up(digest))
         if principal is None:
             await self._rates.count_unknown(address)
             raise unauthorised("this token lets nobody in: unknown, revoked or expired")
@@ -109,14 +109,6 @@ class Tokens:
     def _remembered(self, digest: bytes) -> Principal | None:
         until, principal = self._known.get(digest, (0.0, None))
         return principal if time.monotonic() < until else None
-
-    async def _ask(self, digest: bytes) -> Principal | None:
-        """Ask the database, once for all requests that come while it is asked."""
-        asking = self._asking.get(digest)
-        if asking is None:
-            asking = self._asking[digest] = asyncio.ensure_future(self._look_up(digest))
-            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
-        return await asyncio.shield(asking)
 
     async def _look_up(self, digest: bytes) -> Principal | None:
         asked_at = time.monotonic()

@@ -18,6 +18,8 @@ from psycopg_pool import AsyncConnectionPool
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.together import Together
+from hwqueue.types import SchemaVersion
 
 # As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
 _RECONNECT_SECONDS = 2.0
@@ -33,6 +35,7 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size)
+        self._probes = Together[SchemaVersion]()
         self._reads = _pool("reads", settings, settings.read_pool_size, configure=_read_only)
 
     async def open(self) -> None:
@@ -44,6 +47,14 @@ class Pools:
         """Close all connections."""
         await self._calls.close()
         await self._reads.close()
+
+    async def schema(self) -> SchemaVersion:
+        """What is installed; asked once for all who ask at a time, for they need no token."""
+        return await self._probes.ask(None, self._probe)
+
+    async def _probe(self) -> SchemaVersion:
+        async with self.call("readiness probe") as client:
+            return await client.schema_version()
 
     @asynccontextmanager
     async def call(self, actor: str) -> AsyncIterator[AsyncClient]:

@@ -1,5 +1,6 @@
 """What goes wrong is told as problem details, and every code has its status."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from hwqueue.client import AsyncClient
 from hwqueue.errors import BY_SQLSTATE
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import STATUS_OF, _exact
+from hwqueue.types import SchemaVersion
 from tests.server.conftest import V1, Http, Serving, ok, problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "http.md"
@@ -109,7 +112,12 @@ async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", f"{V1}/nothing", 404), ("DELETE", LEASES, 405)],
+    [
+        ("GET", "/", 404),
+        ("GET", f"{V1}/nothing", 404),
+        ("POST", f"{LEASES}/", 404),
+        ("DELETE", LEASES, 405),
+    ],
 )
 async def test_no_such_route(http: Http, method: str, path: str, status: int) -> None:
     problem(await http.request(method, path), status)
@@ -211,6 +219,26 @@ async def test_without_a_database(serving: Serving) -> None:
         assert ok(await http.get("/healthz")) == {"status": "ok"}
         problem(await http.get("/readyz"), 503)
         problem(await http.get(LEASES), 503)
+
+
+async def test_probes_cannot_keep_anybody_from_spawning(
+    serving: Serving, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no token, and so there may be any number of them."""
+    begun, goes_on, ask = asyncio.Event(), asyncio.Event(), AsyncClient.schema_version
+
+    async def slow(client: AsyncClient) -> SchemaVersion:
+        begun.set()
+        await goes_on.wait()
+        return await ask(client)
+
+    monkeypatch.setattr(AsyncClient, "schema_version", slow)
+    async with serving(pool_size=2, pool_timeout=timedelta(seconds=2)) as http:
+        probes = [asyncio.ensure_future(http.get("/readyz")) for _ in range(10)]
+        await begun.wait()
+        ok(await http.post(LEASES, json={"queue": queue, "task": "draw"}), 201)
+        goes_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*probes)} == {200}
 
 
 async def test_ready(http: Http) -> None:

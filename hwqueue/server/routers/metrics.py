@@ -22,7 +22,10 @@ async def metrics(
 ) -> Response:
     """Everything that monitoring wants to know, as Prometheus reads it."""
     registry: CollectorRegistry = request.app.state.metrics
-    encode, media_type = choose_encoder(accept)
+    try:
+        encode, media_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encode, media_type = choose_encoder("")
     # the collector waits for the database by itself, on a connection of its own
     text = await asyncio.to_thread(encode, registry)
     return Response(text, media_type=media_type)
