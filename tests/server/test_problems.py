@@ -97,6 +97,12 @@ async def test_what_is_no_request(http: Http, content: bytes) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
+async def test_what_is_no_json_has_no_index(http: Http) -> None:
+    headers = {"Content-Type": "application/json"}
+    found = problem(await http.post(LEASES, content=b'{"queue"', headers=headers), 422, "QHA01")
+    assert found["field"] == "body"
+
+
 async def test_all_that_is_wrong_is_told(http: Http) -> None:
     body = {"queue": "q", "task": "", "options": {"priority": "high"}}
     found = problem(await http.post(LEASES, json=body), 422, "QHA01")
