@@ -115,7 +115,10 @@ def test_a_stream_ends_with_its_token(dsn: str, sql: Client, token: Token, queue
         assert told_last is None
 
 
-@pytest.mark.parametrize("params", [{"actor": "nul\0"}, {"code": ["a", "nul\0"]}])
+@pytest.mark.parametrize(
+    "params",
+    [{"actor": "nul\0"}, {"code": ["a", "nul\0"]}, {"code": ""}, {"code": "a" * 101}],
+)
 @pytest.mark.parametrize("path", ["", "/stream"])
 async def test_what_cannot_be_asked(http: Http, path: str, params: dict[str, Any]) -> None:
     problem(await http.get(f"{V1}/events{path}", params=params), 422, "QHA01")

@@ -31,7 +31,7 @@ _EVERY_SECONDS = 1.0  # between two looks of a stream
 _AT_ONCE = 200
 # Then it ends and the client comes back, with a token that is good by then.
 _LIFETIME_SECONDS = 600.0
-# Without NUL, which Postgres has not: a stream that has begun could not say so any more.
+# Without NUL. What the database refuses is refused here: a stream that has begun cannot say so.
 _TEXT = r"^[^\x00]*$"
 # What happens after the client has got this will come.
 _HERE = ServerSentEvent(comment="from here on")
@@ -42,7 +42,7 @@ class Subjects:
     """What events are to be about."""
 
     code: Annotated[
-        list[Annotated[str, Field(pattern=_TEXT)]] | None,
+        list[Annotated[str, Field(min_length=1, max_length=100, pattern=_TEXT)]] | None,
         Query(max_length=100, description="One or several."),
     ] = None
     queue: Annotated[Name | None, Query()] = None
