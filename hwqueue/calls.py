@@ -19,9 +19,14 @@ SET_ACTOR = "select set_config('hwqueue.actor', %(actor)s, true)"
 
 ACT_AS = (
     "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true),"
-    " pg_catalog.set_config('statement_timeout', %(timeout)s, true)"
+    " pg_catalog.set_config('statement_timeout', %(timeout)s, true),"
+    " pg_catalog.set_config('TimeZone', 'UTC', true)"
 )
-"""Says who acts and how many milliseconds a statement may take, until the transaction ends."""
+"""Says who acts and how many milliseconds a statement may take, until the transaction ends.
+
+Times come in UTC: in the zone of a session the last hours of the year 9999 may be in a year that
+Python does not have.
+"""
 
 _NONE: Mapping[str, str] = {}
 _SHARD = {"p_shard": "integer"}

@@ -55,6 +55,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        # a redirect would say http, where a proxy in front has https
+        redirect_slashes=False,
         middleware=_middleware(settings),
         generate_unique_id_function=lambda route: route.name,
         separate_input_output_schemas=False,

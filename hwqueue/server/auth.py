@@ -5,7 +5,6 @@ Fail closed: whatever is missing, doubled or unknown lets nobody in.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections import OrderedDict
@@ -20,7 +19,18 @@ from hwqueue.server.problems import Refusal
 from hwqueue.server.rates import Rates
 from hwqueue.server.roles import Principal, Role
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.together import Together
 
+_FOREIGN = "pages of other sites may not call this server"
+# What proxies add; one that adds nothing cannot be told from a caller on this machine.
+_OF_PROXIES = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+)
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MAX_REMEMBERED = 10_000
 
@@ -72,7 +82,7 @@ class Tokens:
         self._shard = settings.shard
         self._seconds = settings.token_cache.total_seconds()
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Principal | None]] = {}
+        self._asked = Together[Principal | None]()
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The token's bearer; None without the header."""
@@ -87,8 +97,10 @@ class Tokens:
         if remembered is not None:
             return remembered
         address = connection.client.host if connection.client else ""
-        await self._rates.check_unknown(address)
-        principal = await self._ask(digest)
+        if digest not in self._known:
+            # through a proxy all have one address: what others try must not lock out who was let in
+            await self._rates.check_unknown(address)
+        principal = await self._asked.ask(digest, lambda: self._look_up(digest))
         if principal is None:
             await self._rates.count_unknown(address)
             raise unauthorised("this token lets nobody in: unknown, revoked or expired")
@@ -97,14 +109,6 @@ class Tokens:
     def _remembered(self, digest: bytes) -> Principal | None:
         until, principal = self._known.get(digest, (0.0, None))
         return principal if time.monotonic() < until else None
-
-    async def _ask(self, digest: bytes) -> Principal | None:
-        """Ask the database, once for all requests that come while it is asked."""
-        asking = self._asking.get(digest)
-        if asking is None:
-            asking = self._asking[digest] = asyncio.ensure_future(self._look_up(digest))
-            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
-        return await asyncio.shield(asking)
 
     async def _look_up(self, digest: bytes) -> Principal | None:
         asked_at = time.monotonic()
@@ -140,6 +144,9 @@ class Proxy:
         user = only(connection, self._user)
         if user is None or not self._is_proxy(connection):
             return None
+        # Browsers send what the proxy knows their users by with requests of any page.
+        if connection.scope["method"] not in ("GET", "HEAD") and _is_foreign(connection):
+            raise Refusal(403, _FOREIGN)
         role, tenant = only(connection, self._role), only(connection, self._tenant)
         if not user.strip() or len(user) > 200 or not user.isprintable():
             raise Refusal(403, f"the header {self._user} is no name of 1 to 200 characters")
@@ -177,11 +184,9 @@ class Open:
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The same principal for everybody."""
         headers = connection.headers
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") or self._is_foreign(
-            headers.get("origin"), headers.get("host")
-        ):
-            raise Refusal(403, "pages of other sites may not call this server")
-        if self._implied and ("forwarded" in headers or "x-forwarded-for" in headers):
+        if _is_foreign(connection):
+            raise Refusal(403, _FOREIGN)
+        if self._implied and any(name in headers for name in _OF_PROXIES):
             raise Refusal(
                 403,
                 "this server lets in everybody on its machine, and is behind a proxy",
@@ -195,10 +200,6 @@ class Open:
             )
         return Principal(actor="anonymous", role=Role.ADMIN)
 
-    @staticmethod
-    def _is_foreign(origin: str | None, host: str | None) -> bool:
-        return origin is not None and origin.partition("://")[2] != host
-
 
 def only(connection: HTTPConnection, header: str) -> str | None:
     """The header's value. Raises: Refusal, if it is there twice: a proxy may have added one."""
@@ -206,6 +207,16 @@ def only(connection: HTTPConnection, header: str) -> str | None:
     if len(values) > 1:
         raise Refusal(400, f"the header {header} is there {len(values)} times")
     return values[0] if values else None
+
+
+def _is_foreign(connection: HTTPConnection) -> bool:
+    """Whether a page of another site asks. Browsers say so; old ones tell the page's origin."""
+    site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
+    if site is not None or origin is None:
+        return site in ("cross-site", "same-site")
+    # a proxy in front may have another name than this server
+    names = (connection.headers.get("host"), connection.headers.get("x-forwarded-host"))
+    return not any(origin.partition("://")[2] == name for name in names)
 
 
 def hash_of(secret: str) -> bytes:

@@ -1,18 +1,20 @@
 """What a route gets to know of its caller, and does in their name.
 
-Every route declares the scope that it needs: `caller: Annotated[Caller, Depends(Needs(...))]`.
+Every route is a `Route` and declares the scope that it needs: `caller: Annotated[Caller,
+Depends(Needs(...))]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Request, Security
+from fastapi import Request, Response, Security
 from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hwqueue.client import AsyncClient
@@ -26,6 +28,8 @@ from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
 from hwqueue.types import Lease
 
+# Members of a placement that hold expressions.
+_WHERE_TERMS_ARE = ("require", "prefer", "when", "any")
 # For the OpenAPI document alone: what it finds is looked at by the authenticators.
 _bearer = HTTPBearer(
     scheme_name="token",
@@ -86,6 +90,35 @@ class Caller:
             )
         return self.tenant
 
+    def check_placement(self, placement: Any, field: str) -> None:
+        """Refuse placements that look at leases of tenants other than the caller's only one.
+
+        They would tell where those run, and keep them away: being away is mutual.
+        Raises: Refusal (403).
+        """
+        if self.tenant is None:
+            return
+        within = [(field, placement)]
+        while within:
+            path, part = within.pop()
+            if isinstance(part, list):
+                within += [(f"{path}[{index}]", member) for index, member in enumerate(part)]
+            elif isinstance(part, dict):
+                if "leases" in part and not self._are_own(part.get("tenants")):
+                    raise Refusal(
+                        403,
+                        f"the token is for tenant {self.tenant!r} alone",
+                        field=f"{path}.tenants",
+                        hint="leave out tenants: they are the lease's own",
+                    )
+                within += [(f"{path}.{key}", part[key]) for key in _WHERE_TERMS_ARE if key in part]
+
+    def _are_own(self, tenants: Any) -> bool:
+        """Whether the tenants of a term are the caller's; left out, they are the lease's."""
+        if isinstance(tenants, list):
+            return all(one == self.tenant for one in tenants)
+        return tenants is None
+
     async def own_lease(self, client: AsyncClient, lease_id: UUID) -> Lease:
         """A lease that the caller may see. A lease never changes its tenant.
 
@@ -106,6 +139,31 @@ class Caller:
             await self.own_lease(client, lease_id)
 
 
+async def principal_of(request: Request) -> Principal:
+    """Who calls, found out and counted once for each request. Raises: Refusal (401, 403, 429)."""
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is None:
+        services: Services = request.app.state.services
+        known = await authenticate(services.authenticators, request)
+        request.state.principal, request.state.actor = known, known.actor
+        await services.rates.count_request(known.actor)
+    return known
+
+
+class Route(APIRoute):
+    """A route that knows who calls before it reads what they send: strangers send nothing."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own, which reads the body before anything else."""
+        handle = super().get_route_handler()
+
+        async def handle_known(request: Request) -> Response:
+            await principal_of(request)
+            return await handle(request)
+
+        return handle_known
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """A dependency: who calls has this scope, or is refused.
@@ -124,9 +182,7 @@ class Needs:
     ) -> Caller:
         """The caller. Raises: Refusal (401, 403, 429)."""
         services: Services = request.app.state.services
-        principal = await authenticate(services.authenticators, request)
-        request.state.actor = principal.actor
-        await services.rates.count_request(principal.actor)
+        principal = await principal_of(request)
         if not principal.has(self.scope):
             raise Refusal(403, f"role {principal.role} lacks the scope {self.scope}")
         if principal.tenant is not None and not self.tenants:

@@ -5,19 +5,23 @@ So a page of statistics that everybody looks at cannot keep anybody from spawnin
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.together import Together
+from hwqueue.types import SchemaVersion
 
 # As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
 _RECONNECT_SECONDS = 2.0
@@ -33,6 +37,9 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size)
+        # of whoever reads now
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._probes = Together[SchemaVersion]()
         self._reads = _pool("reads", settings, settings.read_pool_size, configure=_read_only)
 
     async def open(self) -> None:
@@ -44,6 +51,14 @@ class Pools:
         """Close all connections."""
         await self._calls.close()
         await self._reads.close()
+
+    async def schema(self) -> SchemaVersion:
+        """What is installed; asked once for all who ask at a time, for they need no token."""
+        return await self._probes.ask(None, self._probe)
+
+    async def _probe(self) -> SchemaVersion:
+        async with self.call("readiness probe") as client:
+            return await client.schema_version()
 
     @asynccontextmanager
     async def call(self, actor: str) -> AsyncIterator[AsyncClient]:
@@ -65,8 +80,24 @@ class Pools:
 
         Raises: as `call`.
         """
-        async with self._reads.connection() as connection:
+        async with self._turn(actor), self._reads.connection() as connection:
             yield await _client(connection, actor, self._read_timeout)
+
+    @asynccontextmanager
+    async def _turn(self, actor: str) -> AsyncIterator[None]:
+        """One of the reads that an actor may have at a time: one connection is left to others.
+
+        Raises: psycopg_pool.PoolTimeout.
+        """
+        turns = self._turns.setdefault(actor, asyncio.Semaphore(max(1, self._reads.max_size - 1)))
+        try:
+            await asyncio.wait_for(turns.acquire(), self._reads.timeout)
+        except TimeoutError as error:
+            raise PoolTimeout(f"{actor} reads too much at a time") from error
+        try:
+            yield
+        finally:
+            turns.release()
 
 
 async def _client(connection: AsyncConnection[Any], actor: str, timeout: timedelta) -> AsyncClient:

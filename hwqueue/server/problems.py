@@ -175,7 +175,14 @@ def _of_the_server(request: Request, error: Refusal) -> Response:
 
 
 def _of_the_request(request: Request, error: RequestValidationError) -> Response:
-    found = [InvalidParam(field=_path(each["loc"]), message=each["msg"]) for each in error.errors()]
+    found = [
+        # of what is no JSON, the place is a number of characters
+        InvalidParam(
+            field="body" if each["type"] == "json_invalid" else _path(each["loc"]),
+            message=each["msg"],
+        )
+        for each in error.errors()
+    ]
     first = found[0]
     return answer(
         request,

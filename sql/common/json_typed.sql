@@ -36,7 +36,7 @@ as $$
     else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
 $$;
 
--- A time that is there.
+-- A time that is there, in the years 1 to 9999 in UTC: clients read no other, and one lease would keep them from reading any.
 create or replace function hwqueue.parse_time(p_value jsonb, p_field text, p_code text) returns timestamptz
 language plpgsql stable
 as $$
@@ -51,8 +51,9 @@ begin
       v_time := null;
     end;
   end if;
-  if v_time is null then
-    perform hwqueue.refuse_value(p_value, p_field, 'a time with an offset', 'use RFC 3339, for example "2030-01-31T12:00:00Z"', p_code);
+  if v_time is null or v_time not between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then
+    perform hwqueue.refuse_value(p_value, p_field, 'a time with an offset',
+      'use RFC 3339 and years 1 to 9999 in UTC, for example "2030-01-31T12:00:00Z"', p_code);
   end if;
   return v_time;
 end

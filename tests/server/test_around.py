@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from limits import parse
@@ -53,6 +54,20 @@ async def test_an_address_cannot_try_tokens_without_end(
         ok(await http.get(f"{V1}/me", headers=known))
         async with Http(http.app, "10.0.0.9") as elsewhere:
             problem(await elsewhere.get(f"{V1}/me", headers={"Authorization": "Bearer x"}), 401)
+
+
+async def test_who_was_let_in_is_not_locked_out_by_others(
+    serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a proxy everybody has its address."""
+    monkeypatch.setattr("hwqueue.server.rates._UNKNOWN_TOKENS", parse("1/hour"))
+    known = token("viewer")
+    async with serving(auth="tokens", token_cache=timedelta(0)) as http:
+        ok(await http.get(f"{V1}/me", headers=known))
+        guess = {"Authorization": "Bearer guess"}
+        problem(await http.get(f"{V1}/me", headers=guess), 401)
+        problem(await http.get(f"{V1}/me", headers=guess), 429)
+        ok(await http.get(f"{V1}/me", headers=known))
 
 
 async def test_browsers_are_told_to_be_careful(http: Http) -> None:

@@ -1,6 +1,7 @@
 """Who may do what: every route has its scope, and only those who have it get through."""
 
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from hwqueue.client import Client
 from hwqueue.server.app import create_app
-from hwqueue.server.callers import Needs
+from hwqueue.server.callers import Needs, Route
 from hwqueue.server.routers import ROUTERS, metrics
 from hwqueue.server.settings import ServerSettings
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
@@ -96,6 +97,7 @@ async def ask(http: Http, route: str, **options: Any) -> Any:
 def test_every_route_declares_its_scope() -> None:
     undeclared = [named(route) for route in api_routes() if len(needs_of(route)) != 1]
     assert undeclared == []
+    assert [named(route) for route in api_routes() if not isinstance(route, Route)] == []
 
 
 def test_a_route_without_a_scope_would_be_found() -> None:
@@ -146,6 +148,18 @@ async def test_nobody_gets_in_without_a_token(guarded: Http) -> None:
         response = await ask(guarded, route)
         problem(response, 401)
         assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_nobody_sends_anything_without_a_token(guarded: Http) -> None:
+    read = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        read.append(True)
+        yield b"no JSON"
+
+    headers = {"Content-Type": "application/json"}
+    problem(await guarded.post(f"{V1}/leases", content=pieces(), headers=headers), 401)
+    assert not read
 
 
 @pytest.mark.parametrize(
@@ -229,6 +243,36 @@ class TestProxy:
         async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
             problem(await proxy.get(f"{V1}/me", headers=headers), status)
 
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+        ],
+    )
+    async def test_pages_of_others_do_nothing_in_a_users_name(
+        self, serving: Serving, headers: dict[str, str]
+    ) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            url, given = f"{V1}/queues/q/pause", self.ALICE | headers
+            problem(await proxy.post(url, headers=given), 403)
+            ok(await proxy.get(f"{V1}/me", headers=given))
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "same-origin", "Origin": "https://queue.example"},
+            {"Origin": "http://localhost"},
+            {"Origin": "http://queue.example", "X-Forwarded-Host": "queue.example"},
+        ],
+    )
+    async def test_pages_of_its_own_do(self, serving: Serving, headers: dict[str, str]) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            url = f"{V1}/queues/{UNKNOWN_QUEUE}/pause"
+            problem(await proxy.post(url, headers=self.ALICE | headers), 404, "QHQ01")
+
     async def test_tokens_work_beside_it(self, serving: Serving, token: Token) -> None:
         headers = token(VIEWER)
         async with serving(**self.AUTH) as http:
@@ -249,6 +293,10 @@ class TestOpen:
             {"Host": "evil.example:8080"},
             {"X-Forwarded-For": "1.2.3.4"},
             {"Forwarded": "for=1.2.3.4"},
+            {"X-Real-IP": "1.2.3.4"},
+            {"X-Forwarded-Proto": "https"},
+            {"X-Forwarded-Host": "queue.example"},
+            {"Via": "1.1 queue.example"},
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
             {"Sec-Fetch-Site": "cross-site"},

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -100,6 +101,27 @@ def test_there_is_room_for_so_many(url: str) -> None:
         refused = httpx.get(f"{url}{V1}/events/stream", timeout=BOUND_SECONDS)
         assert problem(refused, 503)["retryable"] is True
         assert refused.headers["retry-after"]
+
+
+def test_a_stream_ends_with_its_token(dsn: str, sql: Client, token: Token, queue: str) -> None:
+    headers = token("viewer")
+    told = ServerSettings(dsn=dsn, auth="tokens", token_cache=timedelta(0))
+    with live(create_app(told)) as url, following(url, headers=headers) as events:
+        me = ok(httpx.get(f"{url}{V1}/me", headers=headers))["actor"]
+        sql.revoke_token(me.removeprefix("token:"))
+        for act in (sql.pause_queue, sql.resume_queue):
+            act(queue)
+            told_last = next(events, None)  # the first may have been under way
+        assert told_last is None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"actor": "nul\0"}, {"code": ["a", "nul\0"]}, {"code": ""}, {"code": "a" * 101}],
+)
+@pytest.mark.parametrize("path", ["", "/stream"])
+async def test_what_cannot_be_asked(http: Http, path: str, params: dict[str, Any]) -> None:
+    problem(await http.get(f"{V1}/events{path}", params=params), 422, "QHA01")
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "1" * 30])

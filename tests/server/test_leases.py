@@ -5,11 +5,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec
 from hwqueue.wire import CpuIsolation, WireIntent, encode
-from tests.server.conftest import V1, Http, ok, problem
+from tests.server.conftest import V1, Http, Serving, ok, problem
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
 
@@ -206,3 +207,25 @@ async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -
     body: dict[str, Any] | None = {} if method == "PATCH" else None
     response = await http.request(method, f"{V1}/leases/{NOBODY}{path}", json=body)
     assert NOBODY in problem(response, 404, "QHL04")["detail"]
+
+
+@pytest.mark.parametrize("field", ["available_at", "deadline"])
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+async def test_a_time_that_nobody_could_read_again(
+    http: Http, queue: str, field: str, time: str
+) -> None:
+    body = {"queue": queue, "task": "draw", "options": {field: time}}
+    found = problem(await http.post(f"{V1}/leases", json=body), 422, "QHA01")
+    assert found["field"] == f"options.{field}"
+    assert ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"] == []
+
+
+async def test_the_last_time_of_all_is_read_in_every_zone(
+    serving: Serving, dsn: str, queue: str
+) -> None:
+    last = "9999-12-31T23:59:59.999999Z"
+    async with serving(dsn=make_conninfo(dsn, options="-c TimeZone=Pacific/Kiritimati")) as http:
+        body = {"queue": queue, "task": "draw", "options": {"available_at": last}}
+        ok(await http.post(f"{V1}/leases", json=body), 201)
+        [lease] = ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"]
+        assert lease["available_at"] == last

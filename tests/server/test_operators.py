@@ -110,3 +110,11 @@ async def test_metrics(http: Http, queue: str, stuck: str) -> None:
     response = await http.get("/metrics", headers=openmetrics)
     assert response.headers["content-type"].startswith("application/openmetrics-text")
     assert response.text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize("version", ["x", "", "9.9.9", "1.0.0; escaping=x"])
+async def test_metrics_of_any_version(http: Http, version: str) -> None:
+    accept = f"application/openmetrics-text; version={version}"
+    response = await http.get("/metrics", headers={"Accept": accept})
+    assert response.status_code == 200
+    assert "hwqueue_up 1" in response.text

@@ -1,5 +1,6 @@
 """What goes wrong is told as problem details, and every code has its status."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from hwqueue.client import AsyncClient
 from hwqueue.errors import BY_SQLSTATE
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import STATUS_OF, _exact
+from hwqueue.types import SchemaVersion
 from tests.server.conftest import V1, Http, Serving, ok, problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "http.md"
@@ -94,6 +97,12 @@ async def test_what_is_no_request(http: Http, content: bytes) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
+async def test_what_is_no_json_has_no_index(http: Http) -> None:
+    headers = {"Content-Type": "application/json"}
+    found = problem(await http.post(LEASES, content=b'{"queue"', headers=headers), 422, "QHA01")
+    assert found["field"] == "body"
+
+
 async def test_all_that_is_wrong_is_told(http: Http) -> None:
     body = {"queue": "q", "task": "", "options": {"priority": "high"}}
     found = problem(await http.post(LEASES, json=body), 422, "QHA01")
@@ -109,7 +118,12 @@ async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/api/nothing", 404), ("GET", f"{V1}/nothing", 404), ("DELETE", LEASES, 405)],
+    [
+        ("GET", "/api/nothing", 404),
+        ("GET", f"{V1}/nothing", 404),
+        ("POST", f"{LEASES}/", 404),
+        ("DELETE", LEASES, 405),
+    ],
 )
 async def test_no_such_route(http: Http, method: str, path: str, status: int) -> None:
     problem(await http.request(method, path), status)
@@ -184,6 +198,16 @@ async def test_lists_cannot_keep_anybody_from_spawning(serving: Serving, queue: 
             ok(await http.post(LEASES, json={"queue": queue, "task": "draw"}), 201)
 
 
+async def test_one_reader_cannot_keep_others_from_reading(serving: Serving) -> None:
+    async with serving(read_pool_size=2, pool_timeout=timedelta(seconds=1)) as http:
+        pools: Pools = http.app.state.services.pools
+        async with pools.read("anonymous"):
+            problem(await http.get(LEASES), 503)
+            async with pools.read("token:other") as client:
+                await client.list_leases()
+        ok(await http.get(LEASES))
+
+
 async def test_reads_write_nothing(serving: Serving, queue: str) -> None:
     async with serving() as http:
         pools: Pools = http.app.state.services.pools
@@ -211,6 +235,26 @@ async def test_without_a_database(serving: Serving) -> None:
         assert ok(await http.get("/healthz")) == {"status": "ok"}
         problem(await http.get("/readyz"), 503)
         problem(await http.get(LEASES), 503)
+
+
+async def test_probes_cannot_keep_anybody_from_spawning(
+    serving: Serving, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need no token, and so there may be any number of them."""
+    begun, goes_on, ask = asyncio.Event(), asyncio.Event(), AsyncClient.schema_version
+
+    async def slow(client: AsyncClient) -> SchemaVersion:
+        begun.set()
+        await goes_on.wait()
+        return await ask(client)
+
+    monkeypatch.setattr(AsyncClient, "schema_version", slow)
+    async with serving(pool_size=2, pool_timeout=timedelta(seconds=2)) as http:
+        probes = [asyncio.ensure_future(http.get("/readyz")) for _ in range(10)]
+        await begun.wait()
+        ok(await http.post(LEASES, json={"queue": queue, "task": "draw"}), 201)
+        goes_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*probes)} == {200}
 
 
 async def test_ready(http: Http) -> None:

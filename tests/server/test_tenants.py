@@ -93,3 +93,50 @@ async def test_ones_own_key_is_ones_own(
     headers = film | {"Idempotency-Key": "k"}
     made = ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)
     assert made["lease_id"] != str(taken)
+
+
+ALL: dict[str, Any] = {"leases": {"labels": {}}, "domain": "node", "tenants": "*"}
+
+
+@pytest.mark.parametrize(
+    ("field", "placement"),
+    [
+        ("require[0].tenants", {"require": [ALL]}),
+        ("require[0].tenants", {"require": [ALL | {"tenants": 7}]}),
+        ("prefer[0].when.tenants", {"prefer": [{"when": ALL | {"tenants": [FILM, GAMES]}}]}),
+        ("require[0].any[0][0].tenants", {"require": [{"any": [[ALL | {"tenants": [""]}], []]}]}),
+    ],
+)
+async def test_placements_do_not_look_at_others(
+    guarded: Http, queue: str, film: dict[str, str], field: str, placement: dict[str, Any]
+) -> None:
+    spec = {"task": "draw", "options": {"placement": placement}}
+    own = ok(
+        await guarded.post(f"{V1}/leases", json={"queue": queue, "task": "own"}, headers=film), 201
+    )["lease_id"]
+    for method, path, body, where in (
+        ("POST", "", {"queue": queue, **spec}, "options"),
+        ("POST", "/batch", {"queue": queue, "leases": [spec]}, "leases[0].options"),
+        ("PATCH", f"/{own}", {"placement": placement}, "changes"),
+    ):
+        response = await guarded.request(method, f"{V1}/leases{path}", json=body, headers=film)
+        assert problem(response, 403)["field"] == f"{where}.placement.{field}"
+    page = ok(await guarded.get(f"{V1}/leases", params={"queue": queue}, headers=film))
+    assert [lease["lease_id"] for lease in page["items"]] == [own]
+
+
+async def test_placements_of_who_sees_all_tenants_may(
+    guarded: Http, token: Token, queue: str
+) -> None:
+    body = {"queue": queue, "task": "draw", "options": {"placement": {"require": [ALL]}}}
+    ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer")), 201)
+
+
+@pytest.mark.parametrize("tenants", [None, [FILM]])
+async def test_placements_may_look_at_ones_own(
+    guarded: Http, queue: str, film: dict[str, str], tenants: list[str] | None
+) -> None:
+    term = {"leases": {"labels": {}}, "domain": "node", "away": True, "tenants": tenants}
+    options = {"placement": {"require": [term, {"tags": {"leases": 1, "tenants": "*"}}]}}
+    body = {"queue": queue, "task": "draw", "options": options}
+    ok(await guarded.post(f"{V1}/leases", json=body, headers=film), 201)

@@ -51,6 +51,8 @@ OPTIONS: Cases = [
     ("available_at", "2030-01-01T00:00:00+24:61"),
     ("available_at", "2030-01-01T25:00:00Z"),
     ("available_at", "0000-01-01T00:00:00Z"),
+    ("available_at", "0001-01-01T00:00:00+00:01"),
+    ("available_at", "9999-12-31T23:59:59-00:01"),
     ("deadline", "2030-01-01T00:00:00+16:00"),
     ("delay", "infinity"),
     ("deadline", "tomorrow"),

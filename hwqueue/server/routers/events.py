@@ -10,15 +10,18 @@ import psycopg
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from psycopg_pool import PoolTimeout
+from pydantic import Field
 
-from hwqueue.server.callers import Caller, Needs, Services
+from hwqueue.server.auth import authenticate
+from hwqueue.server.callers import Caller, Needs, Route, Services
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.pages import cut, link_next
+from hwqueue.server.problems import Refusal
 from hwqueue.server.roles import Scope
 from hwqueue.types import Event
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = APIRouter(route_class=Route, prefix="/events", tags=["events"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 EventId = Annotated[int, Query(ge=0, le=2**63 - 1)]
@@ -28,6 +31,8 @@ _EVERY_SECONDS = 1.0  # between two looks of a stream
 _AT_ONCE = 200
 # Then it ends and the client comes back, with a token that is good by then.
 _LIFETIME_SECONDS = 600.0
+# Without NUL. What the database refuses is refused here: a stream that has begun cannot say so.
+_TEXT = r"^[^\x00]*$"
 # What happens after the client has got this will come.
 _HERE = ServerSentEvent(comment="from here on")
 
@@ -36,12 +41,15 @@ _HERE = ServerSentEvent(comment="from here on")
 class Subjects:
     """What events are to be about."""
 
-    code: Annotated[list[str] | None, Query(max_length=100, description="One or several.")] = None
+    code: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=100, pattern=_TEXT)]] | None,
+        Query(max_length=100, description="One or several."),
+    ] = None
     queue: Annotated[Name | None, Query()] = None
     node_id: Annotated[Id | None, Query()] = None
     lease_id: Annotated[Id | None, Query()] = None
     class_id: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None
-    actor: Annotated[str | None, Query(min_length=1, max_length=200)] = None
+    actor: Annotated[str | None, Query(min_length=1, max_length=200, pattern=_TEXT)] = None
 
     def as_options(self) -> dict[str, Any]:
         """As the client's `list_events` takes them."""
@@ -101,6 +109,7 @@ async def _room(request: Request) -> AsyncIterator[None]:
 async def stream_events(
     *,
     caller: Reader,
+    request: Request,
     wanted: Wanted,
     _here: Annotated[None, Depends(_room)],
     last_event_id: Annotated[
@@ -111,8 +120,8 @@ async def stream_events(
     """Follow events as server-sent events, from now on or from `Last-Event-ID`.
 
     `id` is the event's id, `event` its code, `data` its JSON as in the list. A comment comes while
-    nothing happens. The stream ends after ten minutes; browsers come back by themselves, and go on
-    where they were.
+    nothing happens. The stream ends after ten minutes, and when the token does; browsers come back
+    by themselves, and go on where they were.
     """
     streams = caller.services.streams
     until = time.monotonic() + _LIFETIME_SECONDS
@@ -121,7 +130,10 @@ async def stream_events(
         yield _HERE
     while time.monotonic() < until and not streams.stopping:
         try:
+            await authenticate(caller.services.authenticators, request)
             found = await _look(caller, wanted, seen)
+        except Refusal:
+            return  # revoked or expired since
         except (psycopg.Error, PoolTimeout):
             yield ServerSentEvent(comment="the database is not there just now")
             await asyncio.sleep(5 * _EVERY_SECONDS)

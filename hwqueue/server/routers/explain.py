@@ -5,13 +5,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path
 from pydantic import Field
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Id, Object, Request, example
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.roles import Scope
 from hwqueue.types import ClassExplanation, LeaseExplanation, ServedClass
 
-router = APIRouter(tags=["placement"])
+router = APIRouter(route_class=Route, tags=["placement"])
 
 # An explanation names what other tenants run.
 LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ))]

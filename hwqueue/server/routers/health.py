@@ -38,8 +38,7 @@ async def health() -> Health:
 async def readiness(request: Request) -> Readiness:
     """Whether the database answers and its schema fits. For readiness probes."""
     services: Services = request.app.state.services
-    async with services.pools.call("readiness probe") as client:
-        installed = await client.schema_version()
+    installed = await services.pools.schema()
     _check(installed)
     return Readiness(revision=installed.revision)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from hwqueue.errors import BadArgument
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Id, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
@@ -24,7 +24,7 @@ from hwqueue.server.pages import cut, link_next
 from hwqueue.server.roles import Scope
 from hwqueue.types import LeaseState
 
-router = APIRouter(prefix="/leases", tags=["leases"])
+router = APIRouter(route_class=Route, prefix="/leases", tags=["leases"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
 Writer = Annotated[Caller, Depends(Needs(Scope.LEASES_WRITE, tenants=True))]
@@ -146,6 +146,7 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> Leas
     changes = body.model_dump(exclude_unset=True)
     async with caller.call() as client:
         await caller.check_lease(client, lease_id)
+        caller.check_placement(body.placement, "changes.placement")
         state = await client.update_lease(lease_id, shard=caller.shard, **changes)
     return LeaseNow(lease_id=lease_id, state=state)
 
@@ -178,6 +179,7 @@ def _options(
     """
     options = spec.options.model_dump(exclude_none=True)
     tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")
+    caller.check_placement(spec.options.placement, f"{path}.placement")
     if tenant is not None:
         options["tenant"] = tenant
     if idempotency_key is not None:

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.nodes import Match, MatchRequest, NodeMatch
 from hwqueue.server.roles import Scope
 
-router = APIRouter(tags=["placement"])
+router = APIRouter(route_class=Route, tags=["placement"])
 
 Matcher = Annotated[Caller, Depends(Needs(Scope.MATCH))]
 NO_QUEUE: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Answer
 from hwqueue.server.roles import SCOPES, Role, Scope
 
-router = APIRouter(tags=["auth"])
+router = APIRouter(route_class=Route, tags=["auth"])
 
 Anybody = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
 

@@ -8,10 +8,10 @@ from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.roles import Scope
 
-router = APIRouter(tags=["views"])
+router = APIRouter(route_class=Route, tags=["views"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 
@@ -22,7 +22,10 @@ async def metrics(
 ) -> Response:
     """Everything that monitoring wants to know, as Prometheus reads it."""
     registry: CollectorRegistry = request.app.state.metrics
-    encode, media_type = choose_encoder(accept)
+    try:
+        encode, media_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encode, media_type = choose_encoder("")
     # the collector waits for the database by itself, on a connection of its own
     text = await asyncio.to_thread(encode, registry)
     return Response(text, media_type=media_type)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import NodeUnknown
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.nodes import (
     DrainRequest,
@@ -19,7 +19,7 @@ from hwqueue.server.models.nodes import (
 from hwqueue.server.pages import cut, link_next
 from hwqueue.server.roles import Scope
 
-router = APIRouter(prefix="/nodes", tags=["nodes"])
+router = APIRouter(route_class=Route, prefix="/nodes", tags=["nodes"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]

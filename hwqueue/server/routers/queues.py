@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from hwqueue.errors import QueueUnknown
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Name
 from hwqueue.server.models.queues import (
     CreateQueue,
@@ -27,7 +27,7 @@ class _QueueName(PathConvertor):
 
 
 register_url_convertor("queue", _QueueName())
-router = APIRouter(prefix="/queues", tags=["queues"])
+router = APIRouter(route_class=Route, prefix="/queues", tags=["queues"])
 
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]

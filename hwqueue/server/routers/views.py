@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.callers import Caller, Needs, Route
 from hwqueue.server.models.base import Id, Name
 from hwqueue.server.models.derived import list_of
 from hwqueue.server.pages import cut, link_next
@@ -19,7 +19,7 @@ from hwqueue.types import (
     TagCount,
 )
 
-router = APIRouter(tags=["views"])
+router = APIRouter(route_class=Route, tags=["views"])
 
 LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
 Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
