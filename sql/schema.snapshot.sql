@@ -2788,17 +2788,23 @@ CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key t
     LANGUAGE plpgsql
     AS $$
 declare
-  v_before hwqueue.node := hwqueue.read_node(p_node, p_shard);
+  v_before hwqueue.node;
   v_node hwqueue.node;
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_count int;
 begin
-  -- before the lock: it may wait for a registration of such a node
-  v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_before := hwqueue.read_node(p_node, p_shard);
+  loop
+    v_before := hwqueue.read_node(p_node, p_shard);
+    -- before the lock: it may wait for a registration of such a node
+    v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
+    begin
+      perform hwqueue.lock_node(p_node, null, p_shard);
+      exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
+      perform hwqueue.give_node_back();
+    exception when sqlstate 'HWX02' then  -- edited since: once more
+    end;
+  end loop;
   v_now := hwqueue.clock();
-  v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);  -- it may have been edited since
   if jsonb_array_length(v_node.operator_taints) > 100 then
     perform hwqueue.refuse('QHA01', format('node %s has 100 taints already', p_node), jsonb_build_object('field', 'p_taint'),
       'take off one that is not needed any more');
@@ -4049,6 +4055,14 @@ begin
     v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
   end if;
   perform hwqueue.write_load(v_load);
+end
+$$;
+
+CREATE FUNCTION hwqueue.give_node_back() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  raise exception 'edited meanwhile' using errcode = 'HWX02', hint = 'caught by the caller';
 end
 $$;
 
@@ -7741,6 +7755,14 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return coalesce((select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
+end
+$$;
+
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -9953,14 +9975,22 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
-  v_node.operator_taints := coalesce((
-    select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
+  v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
-  v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
+  loop
+    begin
+      v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
+      exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
+      perform hwqueue.give_node_back();
+    exception when sqlstate 'HWX02' then  -- tainted since: it is of another profile
+      v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
+      v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
+    end;
+  end loop;
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
   if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
@@ -9973,10 +10003,6 @@ begin
   v_node.attested := coalesce(v_old.attested, '{}');
   v_node.attested_until := coalesce(v_old.attested_until, '{}');
   v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
-  if v_old.operator_taints <> v_node.operator_taints then  -- edited since they were read
-    v_node.operator_taints := v_old.operator_taints;
-    v_node.profile_id := hwqueue.find_profile(v_node, v_now, p_shard);
-  end if;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then
@@ -14657,6 +14683,8 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.give_node_back() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.give_up() FROM PUBLIC;
@@ -15031,6 +15059,8 @@ REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_
 REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 

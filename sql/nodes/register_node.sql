@@ -21,14 +21,22 @@ begin
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
-  v_node.operator_taints := coalesce((
-    select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
+  v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
-  v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
+  loop
+    begin
+      v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
+      exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
+      perform hwqueue.give_node_back();
+    exception when sqlstate 'HWX02' then  -- tainted since: it is of another profile
+      v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
+      v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
+    end;
+  end loop;
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
   if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
@@ -41,10 +49,6 @@ begin
   v_node.attested := coalesce(v_old.attested, '{}');
   v_node.attested_until := coalesce(v_old.attested_until, '{}');
   v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
-  if v_old.operator_taints <> v_node.operator_taints then  -- edited since they were read
-    v_node.operator_taints := v_old.operator_taints;
-    v_node.profile_id := hwqueue.find_profile(v_node, v_now, p_shard);
-  end if;
   delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then

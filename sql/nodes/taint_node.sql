@@ -36,17 +36,23 @@ create or replace function hwqueue.edit_operator_taints(p_node uuid, p_taint jso
 language plpgsql volatile
 as $$
 declare
-  v_before hwqueue.node := hwqueue.read_node(p_node, p_shard);
+  v_before hwqueue.node;
   v_node hwqueue.node;
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_count int;
 begin
-  -- before the lock: it may wait for a registration of such a node
-  v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_before := hwqueue.read_node(p_node, p_shard);
+  loop
+    v_before := hwqueue.read_node(p_node, p_shard);
+    -- before the lock: it may wait for a registration of such a node
+    v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
+    begin
+      perform hwqueue.lock_node(p_node, null, p_shard);
+      exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
+      perform hwqueue.give_node_back();
+    exception when sqlstate 'HWX02' then  -- edited since: once more
+    end;
+  end loop;
   v_now := hwqueue.clock();
-  v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, v_now, p_shard);  -- it may have been edited since
   if jsonb_array_length(v_node.operator_taints) > 100 then
     perform hwqueue.refuse('QHA01', format('node %s has 100 taints already', p_node), jsonb_build_object('field', 'p_taint'),
       'take off one that is not needed any more');

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 
@@ -29,6 +29,7 @@ _POLL = 0.002  # seconds between two looks at pg_stat_activity
 _PARKED = """
   select wait_event_type = 'Lock' from pg_stat_activity where pid = %s
 """
+_BLOCKED_BY = "select %s = any (pg_blocking_pids(%s))"
 
 
 class Actor:
@@ -67,9 +68,23 @@ class Actor:
 
         Raises AssertionError if the call ends instead, for then it met no lock.
         """
+        self._wait_until(_PARKED, [self._pid])
+
+    def wait_until_blocked_by(self, other: "Actor") -> None:
+        """Return once the started call waits for something that the other one holds.
+
+        Raises AssertionError if the call ends instead.
+        """
+        self._wait_until(_BLOCKED_BY, [other._pid, self._pid])
+
+    @property
+    def _pid(self) -> int:
+        return self.conn.info.backend_pid
+
+    def _wait_until(self, question: LiteralString, values: list[int]) -> None:
         assert self._running is not None, "nothing was started"
         for _ in range(int(TIMEOUT / _POLL)):
-            row = self._observer.execute(_PARKED, [self.conn.info.backend_pid]).fetchone()
+            row = self._observer.execute(question, values).fetchone()
             if row is not None and row[0]:
                 return
             done, _pending = wait_for([self._running], timeout=_POLL)

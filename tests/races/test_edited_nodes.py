@@ -116,3 +116,43 @@ def test_a_taint_does_not_undo_a_registration(conn: psycopg.Connection, dsn: str
     require = [{"label": "zone", "op": "in", "values": ["a"]}]
     lease = spawn_placed(Api(conn), QUEUE, require=require, tolerate=tolerate)
     assert [row["lease_id"] for row in direct.claim(QUEUE, node, epoch)] == [lease]
+
+
+OTHER: LiteralString = (
+    'select hwqueue.taint_node(%s, \'{"key": "other", "effect": "no_schedule"}\'::jsonb)'
+)
+UNTAINT: LiteralString = "select hwqueue.untaint_node(%s, 'other')"
+CORDON: LiteralString = "select hwqueue.cordon_node(%s)"
+
+
+@pytest.mark.parametrize("how", ["register", "taint"])
+def test_nobody_waits_for_a_profile_with_a_node_in_hand(
+    conn: psycopg.Connection, dsn: str, how: str
+) -> None:
+    """Else who is waited for could not edit that node: a circle."""
+    node, _ = register(conn, 0, labels={"kind": "old" if how == "register" else "new"})
+    if how == "taint":
+        edit(Direct(conn), OTHER, node)
+    twin, _ = register(conn, 1)
+    edit(Direct(conn), TAINT, twin)
+    with interleave(dsn) as actor:
+        stranger, operator, caller = actor(), actor(), actor()
+        stranger.begin()
+        # the first of such a profile: labels and the operator's taint
+        stranger.direct.register(twin, node_spec(1, labels={"kind": "new"}))
+        operator.begin()
+        edit(operator.direct, TAINT if how == "register" else UNTAINT, node)
+        called = caller.start(
+            (lambda d: d.register(node, node_spec(0, labels={"kind": "new"})))
+            if how == "register"
+            else (lambda d: edit(d, TAINT, node))
+        )
+        caller.wait_until_parked()  # on the node
+        operator.commit()
+        caller.wait_until_blocked_by(stranger)  # on its profile, with no node in hand
+        edit(stranger.direct, CORDON, node)
+        stranger.commit()
+        called.result(TIMEOUT)
+    [found] = Api(conn).rows("list_nodes", name="node-0")
+    assert found["labels"] == {"kind": "new"}
+    assert [taint["key"] for taint in found["taints"]] == ["k"]
