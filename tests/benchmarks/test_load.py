@@ -14,6 +14,8 @@ from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
 from tests.fix_db import strict_skip
 
+pytestmark = pytest.mark.embedded
+
 PAUSE = 0.005
 
 

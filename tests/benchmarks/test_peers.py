@@ -27,6 +27,8 @@ from benchmarks.peers.routing import routing
 from benchmarks.peers.workers import workers
 from tests.benchmarks.asking import ask
 
+pytestmark = pytest.mark.embedded
+
 
 def file_of(peer: str) -> Path | None:
     """The SQL of a peer that is a file, where the environment names one."""

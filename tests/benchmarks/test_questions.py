@@ -12,6 +12,8 @@ from benchmarks.core.report import Answer, Figure
 from benchmarks.core.run import Run
 from benchmarks.core.spread import Spread
 
+pytestmark = pytest.mark.embedded
+
 FEW = ["--claims", "2", "--rounds", "3"]
 SHORT = ["--seconds", "0.02", "--rounds", "3"]
 SMALL = {

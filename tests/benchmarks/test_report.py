@@ -8,6 +8,8 @@ from rich.console import Console
 from benchmarks.core.report import Answer, Figure, at_least, at_most, show
 from benchmarks.core.spread import Spread, percentile
 
+pytestmark = pytest.mark.embedded
+
 
 def test_a_spread_tells_median_and_extremes() -> None:
     assert Spread.of([3, 1, 2]) == Spread(2, 1, 3)

@@ -16,6 +16,8 @@ from benchmarks.soak.question import held_snapshot, soak
 from benchmarks.soak.sizes import Size, sizes
 from tests.benchmarks.asking import ask
 
+pytestmark = pytest.mark.embedded
+
 TINY = ["--seconds", "1", "--rate", "40", "--connections", "2", "--backlog", "50"]
 
 

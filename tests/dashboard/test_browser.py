@@ -17,6 +17,8 @@ from tests.dashboard.screenshots import pages as every_page
 from tests.dashboard.serving import serving
 from tests.fix_db import strict_skip
 
+pytestmark = pytest.mark.embedded
+
 expect.set_options(timeout=15_000)
 H100 = {"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}
 

@@ -46,7 +46,7 @@ def _served(database: str) -> Iterator[str]:
 
 @DOCUMENT.parametrize()
 @settings(
-    max_examples=20,
+    max_examples=12,
     derandomize=True,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
