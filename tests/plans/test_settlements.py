@@ -147,7 +147,8 @@ def test_reaping_looks_at_nodes_and_classes_in_turn(api: Api, conn: psycopg.Conn
     conn.execute("update hwqueue.reap_mark set estimated_at = '-infinity'")
     with explained(conn) as work:
         api.rows("reap", limit=10)
-    assert work.rows_read("node_state") <= 5 * 10 + 2 * 10  # classes that may run are done with one
+    # One of a class that may run; a sample of one that is told now, which depends on the machine.
+    assert work.rows_read("node_state") <= 5 * 10 + 2 * 10 + 10 * 20
     assert work.rows_read("ready") <= 10 * ROWS
     assert work.whole_table_scans(*BIG) == []
 
