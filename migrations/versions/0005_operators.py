@@ -1,8 +1,10 @@
-"""For operators: events, statistics by the minute, tokens of the HTTP API.
+"""For operators: events, statistics by the minute, tokens of the API; and what claims remember.
 
-Why: why a lease waits, who did what, and figures to alert on.
-Locks: new tables; the mark of `prune`, which nobody waits for.
-Expected duration: milliseconds.
+Why: why a lease waits, who did what, figures to alert on; leases that ask about others without
+walks over the fleet.
+Locks: access exclusive on the tables that get columns, for as long as the catalog takes; attempt
+is closed to writes while its index by time is built.
+Expected duration: milliseconds, and as long as that index takes.
 """
 
 from alembic import op
