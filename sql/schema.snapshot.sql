@@ -2800,8 +2800,8 @@ begin
     begin
       perform hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
-      perform hwqueue.give_node_back();
-    exception when sqlstate 'HWX02' then  -- edited since: once more
+      perform hwqueue.give_up();
+    exception when sqlstate 'HWX01' then  -- edited since: once more
     end;
   end loop;
   v_now := hwqueue.clock();
@@ -4055,14 +4055,6 @@ begin
     v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
   end if;
   perform hwqueue.write_load(v_load);
-end
-$$;
-
-CREATE FUNCTION hwqueue.give_node_back() RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  raise exception 'edited meanwhile' using errcode = 'HWX02', hint = 'caught by the caller';
 end
 $$;
 
@@ -9981,12 +9973,12 @@ begin
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
-  loop
+  loop  -- nobody may wait for a profile with a node in hand
     begin
       v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
       exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
-      perform hwqueue.give_node_back();
-    exception when sqlstate 'HWX02' then  -- tainted since: it is of another profile
+      perform hwqueue.give_up();
+    exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
       v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
       v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
     end;
@@ -14682,8 +14674,6 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.give_node_back() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) FROM PUBLIC;
 

@@ -27,12 +27,12 @@ begin
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
-  loop
+  loop  -- nobody may wait for a profile with a node in hand
     begin
       v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
       exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
-      perform hwqueue.give_node_back();
-    exception when sqlstate 'HWX02' then  -- tainted since: it is of another profile
+      perform hwqueue.give_up();
+    exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
       v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
       v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
     end;

@@ -48,8 +48,8 @@ begin
     begin
       perform hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
-      perform hwqueue.give_node_back();
-    exception when sqlstate 'HWX02' then  -- edited since: once more
+      perform hwqueue.give_up();
+    exception when sqlstate 'HWX01' then  -- edited since: once more
     end;
   end loop;
   v_now := hwqueue.clock();

@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from tests.direct import Direct
 from tests.sql.api import Api, Node, Row
 
 _CLASS = "select class_id from hwqueue.lease where lease_id = %s"
-_IN_FORCE = """
-  select not exists (select from hwqueue.term where published_at is null)
-    and not exists (select from hwqueue.placement_class where terms <> '[]' and not terms_written)
-"""
-_LOOKS = 600  # one every 10 ms
 
 
 def clear(api: Api) -> None:
@@ -39,12 +35,7 @@ def class_of(api: Api, lease: UUID) -> int:
 
 def put_in_force(api: Api) -> None:
     """Reap until everything that is asked about other leases is in force."""
-    for _ in range(_LOOKS):
-        api.rows("reap")
-        if api.conn.execute(_IN_FORCE).fetchone() == (True,):
-            return
-        api.conn.execute("select pg_sleep(0.01)")
-    raise AssertionError("some session on this server keeps a transaction open")
+    Direct(api.conn).settle_terms()
 
 
 def near(found: Row, node: Node) -> Row:
