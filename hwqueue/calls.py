@@ -133,7 +133,7 @@ CLAIM_TASK = _call("claim_task", {**_QUEUES, **_EPOCH}, _HOW_MUCH, types.Claim)
 SETTLE_AND_CLAIM = Call(
     "settle_and_claim",
     {**_EPOCH, "p_settle": "jsonb", **_QUEUES},
-    {**_HOW_MUCH, **_SHARD},
+    {**_HOW_MUCH, "p_completed": "uuid[]", "p_completed_tokens": "bigint[]", **_SHARD},
     columns=("kind", "ordinal", "verdict", "state", *_columns(types.Claim)),
 )
 COMPLETE_LEASE = _call("complete_lease", _CLAIM, {"p_result": "jsonb"})

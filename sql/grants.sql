@@ -38,7 +38,7 @@ grant execute on function
   hwqueue.register_node(uuid, jsonb, int),
   hwqueue.heartbeat_node(uuid, bigint, jsonb, interval, int),
   hwqueue.claim_task(text[], uuid, bigint, int, text[], interval, int),
-  hwqueue.settle_and_claim(uuid, bigint, jsonb, text[], int, text[], interval, int),
+  hwqueue.settle_and_claim(uuid, bigint, jsonb, text[], int, text[], interval, uuid[], bigint[], int),
   hwqueue.complete_lease(uuid, bigint, jsonb, int),
   hwqueue.complete_leases(uuid[], bigint[], int),
   hwqueue.fail_lease(uuid, bigint, jsonb, boolean, timestamptz, int),

@@ -1120,23 +1120,24 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) RETURNS void
+CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
   if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1 or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
      or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must be lists of the same length, of at most 1000',
-      jsonb_build_object('field', 'p_lease_ids'), 'give each lease''s claim_token at the same place as its lease_id');
+    perform hwqueue.refuse('QHA01', format('%s and %s must be lists of the same length, of at most 1000', p_ids_name, p_tokens_name),
+      jsonb_build_object('field', p_ids_name), 'give each lease''s claim_token at the same place as its lease_id');
   end if;
   if array_position(p_lease_ids, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids must not contain null', jsonb_build_object('field', 'p_lease_ids'),
+    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name), jsonb_build_object('field', p_ids_name),
       'pass each lease_id as claim_task gave it');
   end if;
   if array_position(p_tokens, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_tokens must not contain null', jsonb_build_object('field', 'p_tokens'),
+    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name), jsonb_build_object('field', p_tokens_name),
       'pass each claim_token as claim_task gave it');
   end if;
+  return cardinality(p_lease_ids);
 end
 $$;
 
@@ -1409,19 +1410,19 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) RETURNS integer
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_item jsonb;
   v_field text;
 begin
-  if jsonb_typeof(coalesce(p_settle, '[]')) <> 'array' then
+  if jsonb_typeof(p_settle) <> 'array' then
     perform hwqueue.refuse('QHA01', 'p_settle must be a JSON array', jsonb_build_object('field', 'p_settle'),
       'for example [{"lease_id": "...", "claim_token": 1, "outcome": "complete"}]');
   end if;
   for v_item, v_field in
-    select e.value, format('p_settle[%s]', e.ordinality - 1) from jsonb_array_elements(coalesce(p_settle, '[]')) with ordinality e
+    select e.value, format('p_settle[%s]', e.ordinality - 1) from jsonb_array_elements(p_settle) with ordinality e
   loop
     perform hwqueue.check_settlement(v_item, v_field);
     if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
@@ -1431,6 +1432,7 @@ begin
     end if;
     perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'), v_field || '.result', p_shard);
   end loop;
+  return jsonb_array_length(p_settle);
 end
 $$;
 
@@ -2092,6 +2094,40 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_done int[] := '{}';
+  v_item record;
+begin
+  if not p_is_counted then
+    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, p_node, p_shard);
+  end if;
+  if cardinality(v_done) = cardinality(p_lease_ids) then
+    return;
+  end if;
+  for v_item in
+    select i.lease_id, i.claim_token, i.ordinality::int as ordinal
+    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
+  loop
+    if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, null, p_shard) then
+      v_done := v_done || v_item.ordinal;
+    end if;
+  end loop;
+  return query
+    select i.ordinality::int, i.lease_id,
+           -- a right token that did not do is that of another node's claim
+           case when c.claim_token = i.claim_token then 'bad_token' when w.verdict = 'unknown' then 'lost' else w.verdict end, w.state
+    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    left join lateral (
+      select x.claim_token from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) c on true
+    cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, c.claim_token, p_shard) w
+    where i.ordinality <> all (v_done) order by i.ordinality;
+end
+$$;
+
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2140,10 +2176,8 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p
 declare
   v_nodes uuid[];
   v_is_counted boolean;
-  v_done int[] := '{}';
-  v_item record;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens);
+  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids', 'p_tokens');
   -- all of their nodes: what is set aside for a running claim may change until its node is held
   v_nodes := array(
     select distinct c.node_id
@@ -2154,26 +2188,9 @@ begin
   perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
   v_is_counted := exists (
     select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
-  if not v_is_counted then
-    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, null, p_shard);
-  end if;
-  if cardinality(v_done) < cardinality(p_lease_ids) then
-    for v_item in
-      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
-      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
-    loop
-      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, null, false, null, p_shard) then
-        v_done := v_done || v_item.ordinal;
-      end if;
-    end loop;
-    return query
-      select i.ordinality::int, i.lease_id, case w.verdict when 'unknown' then 'lost' else w.verdict end, w.state, p_shard
-      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-      cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, (
-        select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id), p_shard) w
-      where i.ordinality <> all (v_done) order by i.ordinality;
-  end if;
+  return query
+    select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
+    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
 end
 $$;
 
@@ -4539,32 +4556,6 @@ $$;
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
-
-CREATE FUNCTION hwqueue.is_plain_batch(p_settle jsonb) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if jsonb_typeof(p_settle) is distinct from 'array' then
-    return false;
-  end if;
-  for i in 0 .. jsonb_array_length(p_settle) - 1 loop
-    if hwqueue.is_plain_completion(p_settle -> i) is distinct from true then
-      return false;
-    end if;
-  end loop;
-  return true;
-end
-$$;
-
-CREATE FUNCTION hwqueue.is_plain_completion(p_item jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select jsonb_typeof(p_item) = 'object'
-     and p_item - '{lease_id,claim_token,outcome}'::text[] = '{}'
-     and p_item ->> 'outcome' = 'complete'
-     and jsonb_typeof(p_item -> 'claim_token') = 'number' and p_item ->> 'claim_token' ~ '^[0-9]{1,18}$'
-     and p_item ->> 'lease_id' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-$_$;
 
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
@@ -10665,7 +10656,7 @@ CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_
   from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
 $$;
 
-CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_completed uuid[] DEFAULT '{}'::uuid[], p_completed_tokens bigint[] DEFAULT '{}'::bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -10676,46 +10667,38 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET jit TO 'off'
     AS $$
 declare
-  v_is_plain boolean := hwqueue.is_plain_batch(p_settle);
-  v_count int := case when jsonb_typeof(p_settle) = 'array' then jsonb_array_length(p_settle) else 0 end;
-  v_done int[] := '{}';
+  v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
+  v_given int := 0;
   v_state record;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
   end if;
-  if not v_is_plain then
-    perform hwqueue.check_settlements(p_settle, p_shard);
+  if p_settle <> '[]' then
+    v_given := hwqueue.check_settlements(p_settle, p_shard);
   end if;
   select s.node_epoch, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
   end if;
-  perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
-  kind := 'settled';
-  verdict := 'ok';
-  state := 'completed';
-  shard_id := p_shard;
-  if v_is_plain and v_count = 1 then
-    lease_id := p_settle #>> '{0,lease_id}';
-    if hwqueue.finish_claim(lease_id, (p_settle #>> '{0,claim_token}')::bigint, p_node, false, null, p_shard) then
-      v_done := '{1}';
-    end if;
-  elsif v_is_plain and v_count > 1 and not v_state.is_counted then  -- else one by one: all of them by lease_id
-    v_done := (
-      select hwqueue.finish_claims(array_agg((i.value ->> 'lease_id')::uuid), array_agg((i.value ->> 'claim_token')::bigint), p_node, p_shard)
-      from jsonb_array_elements(p_settle) i);
+  if v_drawn is not null then
+    perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
   end if;
-  foreach ordinal in array v_done loop
-    lease_id := p_settle -> (ordinal - 1) ->> 'lease_id';
-    return next;
-  end loop;
-  if cardinality(v_done) < v_count then
+  if v_given > 0 then
     return query
-      select 'settled', r.ordinal, r.lease_id, r.verdict, r.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
+      select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
              null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.settle_rest(p_node, p_settle, v_done, p_shard) r;
+      from hwqueue.settle_each(p_node, p_settle, p_shard) e;
+  end if;
+  if v_completed = 1 then  -- most calls, so without a statement for it
+    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, null, p_shard) then 0 else 1 end;
+  end if;
+  if v_completed > 0 then
+    return query
+      select 'settled', v_given + c.ordinal, c.lease_id, c.verdict, c.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
+             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_node, v_state.is_counted, p_shard) c;
   end if;
   if p_qty is distinct from 0 then
     return query
@@ -10765,6 +10748,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_item jsonb;
+  v_result record;
+begin
+  for v_item, ordinal in
+    select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
+    order by (e.value ->> 'lease_id')::uuid, e.ordinality
+  loop
+    lease_id := v_item ->> 'lease_id';
+    if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
+       and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, null, p_shard) then
+      verdict := 'ok';
+      state := 'completed';
+      return next;
+      continue;
+    end if;
+    v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
+    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
+    state := v_result.state;
+    return next;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -10808,34 +10818,6 @@ begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   select s.verdict, s.state into verdict, state
   from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
-end
-$$;
-
-CREATE FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_item jsonb;
-  v_result record;
-begin
-  for v_item, ordinal in
-    select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-    where e.ordinality <> all (p_done)
-    order by (e.value ->> 'lease_id')::uuid, e.ordinality
-  loop
-    lease_id := v_item ->> 'lease_id';
-    if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
-       and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, null, p_shard) then
-      verdict := 'ok';
-      state := 'completed';
-      return next;
-      continue;
-    end if;
-    v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
-    state := v_result.state;
-    return next;
-  end loop;
 end
 $$;
 
@@ -14402,7 +14384,7 @@ REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit v
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
 
@@ -14492,6 +14474,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_worker;
@@ -14734,10 +14718,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_plain_batch(p_settle jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_plain_completion(p_item jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -15322,17 +15302,17 @@ GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
 

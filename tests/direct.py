@@ -107,9 +107,16 @@ class Direct:
         )
 
     def settle_and_claim(
-        self, queue: str, node: UUID, epoch: int, settle: Sequence[Row], qty: int = 1
+        self,
+        queue: str,
+        node: UUID,
+        epoch: int,
+        settle: Sequence[Row],
+        *,
+        qty: int = 1,
+        completed: Sequence[Row] = (),
     ) -> list[Row]:
-        """Complete the claims in `settle` and claim up to `qty` more."""
+        """Complete the claims in `settle` (JSON) and `completed` (lists); claim up to `qty`."""
         settled = [
             {
                 "lease_id": str(claim["lease_id"]),
@@ -121,12 +128,15 @@ class Direct:
         return self._rows(
             "select kind, lease_id, claim_token, verdict, state, assignment"
             " from hwqueue.settle_and_claim("
-            "p_node => %s, p_epoch => %s, p_settle => %s, p_queues => %s, p_qty => %s)",
+            "p_node => %s, p_epoch => %s, p_settle => %s, p_queues => %s, p_qty => %s,"
+            " p_completed => %s, p_completed_tokens => %s)",
             node,
             epoch,
             Jsonb(settled),
             [queue],
             qty,
+            [claim["lease_id"] for claim in completed],
+            [claim["claim_token"] for claim in completed],
         )
 
     def complete(self, lease: UUID, token: int) -> str:

@@ -1,14 +1,14 @@
 """A node that claims leases one by one against the clock and settles each outside of it."""
 
 import time
+from uuid import UUID
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from benchmarks.core.fill import QUEUE
 from benchmarks.core.load import RanDryError
 from benchmarks.core.node import Node
-from benchmarks.core.sessions import CLAIM, COMPLETE, completed, settle_and_claim
+from benchmarks.core.sessions import CLAIM, COMPLETE, Held, settle_and_claim
 
 _RAN_DRY = "the claims ran out of leases: these sizes do not fit together"
 
@@ -33,7 +33,7 @@ class Claimer:
         self.settle(*claimed)
         return 1000 * elapsed
 
-    def take(self) -> tuple[object, int]:
+    def take(self) -> Held:
         """Claim one lease; its id and token.
 
         Raises: RanDryError when nothing can be claimed.
@@ -45,18 +45,16 @@ class Claimer:
             raise RanDryError(_RAN_DRY)
         return row[0], row[1]
 
-    def settle(self, lease: object, token: int) -> None:
+    def settle(self, lease: UUID, token: int) -> None:
         """Complete a lease."""
         self.connection.execute(COMPLETE, [lease, token], prepare=True)
 
-    def exchange(self, lease: object, token: int) -> tuple[object, int]:
+    def exchange(self, lease: UUID, token: int) -> Held:
         """Complete a lease and claim the next one, in one call; its id and token."""
-        settled = Jsonb([completed(lease, token)])
-        rows = settle_and_claim(self.connection, self.node, settled, 1)
-        for kind, claimed, claim_token, _ in rows:
-            if kind == "claimed":
-                return claimed, claim_token
-        raise RanDryError(_RAN_DRY)
+        held = settle_and_claim(self.connection, self.node, [(lease, token)], 1)
+        if not held:
+            raise RanDryError(_RAN_DRY)
+        return held[0]
 
     def close(self) -> None:
         """Close the connection."""

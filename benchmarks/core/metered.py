@@ -5,7 +5,6 @@ from statistics import mean
 from typing import Any
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from benchmarks.core import floor
 from benchmarks.core.claimer import Claimer
@@ -17,8 +16,8 @@ from benchmarks.core.sessions import (
     CLAIM,
     COMPLETE,
     COMPLETE_MANY,
-    SETTLE_AND_CLAIM,
-    completed,
+    SETTLE_ONE_AND_CLAIM,
+    Held,
 )
 
 CALLS = ("claim_task", "complete_lease", "settle_and_claim")
@@ -40,8 +39,8 @@ def costs_of_calls(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
         costs["complete_lease"].append(cost_of(claimer.connection, COMPLETE, _current(claimer)))
     held = claimer.take()
     for _ in range(times):
-        values = [*node, Jsonb([completed(*held)]), QUEUE, 1]
-        costs["settle_and_claim"].append(cost_of(claimer.connection, SETTLE_AND_CLAIM, values))
+        values = [*node, QUEUE, 1, *held]
+        costs["settle_and_claim"].append(cost_of(claimer.connection, SETTLE_ONE_AND_CLAIM, values))
         held = _current(claimer)
     claimer.settle(*held)
     return costs
@@ -93,7 +92,7 @@ def middle(values: Sequence[float]) -> float:
     return mean(ordered[cut : len(ordered) - cut])
 
 
-def _current(claimer: Claimer) -> tuple[object, int]:
+def _current(claimer: Claimer) -> Held:
     row = claimer.connection.execute(_CURRENT, [QUEUE]).fetchone()
     if row is None:
         raise RanDryError("the call before claimed nothing: the scene holds too few leases")

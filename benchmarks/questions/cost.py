@@ -19,6 +19,7 @@ from benchmarks.core.report import Answer, Figure
 from benchmarks.core.run import Run
 from benchmarks.core.scene import Scene
 from benchmarks.core.server import database, machine
+from benchmarks.core.sessions import Held
 from benchmarks.core.spread import Spread
 from benchmarks.core.usage import Usage, usage_of
 
@@ -64,7 +65,7 @@ def cost(
 
 def _round(claimer: Claimer, connection: psycopg.Connection[Any], calls: int) -> dict[str, Usage]:
     """What every call of both sides costs on average."""
-    held: list[tuple[object, int]] = []
+    held: list[Held] = []
     jobs: list[int] = []
 
     def exchange() -> None:

@@ -55,9 +55,15 @@ def claim_keys(claims: Iterable[tuple[UUID | str, int]]) -> tuple[list[UUID], li
     for index, claim in enumerate(claims):
         if not isinstance(claim, tuple) or len(claim) != 2:
             raise _refused(f"claims[{index}]", claim, _PAIR)
-        ids.append(_uuid(claim[0], f"claims[{index}].lease_id"))
-        tokens.append(_bigint(claim[1], f"claims[{index}].claim_token"))
+        lease_id, token = claim_key(*claim, f"claims[{index}]")
+        ids.append(lease_id)
+        tokens.append(token)
     return ids, tokens
+
+
+def claim_key(lease_id: Any, claim_token: Any, field: str) -> tuple[UUID, int]:
+    """What names a claim. Raises: BadArgument."""
+    return _uuid(lease_id, f"{field}.lease_id"), _bigint(claim_token, f"{field}.claim_token")
 
 
 def checked_actor(actor: Any) -> str:

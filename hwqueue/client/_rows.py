@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from hwqueue import types
-from hwqueue.calls import SETTLE_AND_CLAIM, Call
+from hwqueue.calls import Call
 
 Row = Sequence[Any]
 T = TypeVar("T")
@@ -17,21 +17,7 @@ T = TypeVar("T")
 def decode(call: Call, kind: type[T], rows: Iterable[Row]) -> list[T]:
     """The rows of a call, each as a `kind`, the row type of the call."""
     assert call.row is kind
-    return [_build(kind, dict(zip(call.columns, row, strict=True))) for row in rows]
-
-
-def settled_and_claimed(rows: Iterable[Row]) -> types.SettledAndClaimed:
-    """The two kinds of rows of `settle_and_claim`, told apart."""
-    settled: list[types.Settled] = []
-    claimed: list[types.Claim] = []
-    for row in rows:
-        values = dict(zip(SETTLE_AND_CLAIM.columns, row, strict=True))
-        if values["kind"] == "settled":
-            settled.append(_build(types.Settled, _only(types.Settled, values)))
-        else:
-            claimed.append(_build(types.Claim, _only(types.Claim, values)))
-    settled.sort(key=lambda settlement: settlement.ordinal)
-    return types.SettledAndClaimed(settled=tuple(settled), claimed=tuple(claimed))
+    return [build(kind, dict(zip(call.columns, row, strict=True))) for row in rows]
 
 
 def service_policy(value: Mapping[str, Any]) -> types.ServicePolicy:
@@ -42,16 +28,13 @@ def service_policy(value: Mapping[str, Any]) -> types.ServicePolicy:
     )
 
 
-def _only(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: values[name] for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-
-
 def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the values that the type knows: a newer schema may say more."""
     return {name: values[name] for name in kind.__dataclass_fields__ if name in values}  # type: ignore[attr-defined]
 
 
-def _build(kind: type[T], values: dict[str, Any]) -> T:
+def build(kind: type[T], values: dict[str, Any]) -> T:
+    """The object of these values as they came from the database."""
     for name, convert in _CONVERTERS.get(kind, {}).items():
         if values[name] is not None:
             values[name] = convert(values[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -49,8 +49,9 @@ class HeartbeatLoop:
 
     def watch(self, claims: Iterable[Claim]) -> None:
         """Make sure that the next heartbeat comes in time for new claims."""
-        self._ends_at.update({_key(claim): claim.expires_at for claim in claims})
-        due_at = self._loop_time() + self._wait()
+        new = {_key(claim): claim.expires_at for claim in claims}
+        self._ends_at.update(new)
+        due_at = self._loop_time() + self._wait(new.values())
         if due_at < self._due_at:
             self._due_at = due_at
             self._sooner.set()
@@ -66,7 +67,9 @@ class HeartbeatLoop:
                 return  # the session has told everybody
             except (HwqueueError, psycopg.Error):
                 _log.exception("the heartbeat was refused; the next one follows")
-                self._due_at = self._loop_time() + max(self._wait(), _SHORTEST_REFUSED_SECONDS)
+                self._due_at = self._loop_time() + max(
+                    self._wait(self._ends_at.values()), _SHORTEST_REFUSED_SECONDS
+                )
 
     async def _until_due(self) -> None:
         while (left := self._due_at - self._loop_time()) > 0:
@@ -83,7 +86,7 @@ class HeartbeatLoop:
         Raises:
             HwqueueError, psycopg.Error: The database refuses it.
         """
-        longest_wait = min(self._wait(), _LONGEST_RETRY_SECONDS)
+        longest_wait = min(self._wait(self._ends_at.values()), _LONGEST_RETRY_SECONDS)
         answers = await self._session.heartbeat(self._runner.held, longest_wait)
         self._runner.stop_claims(
             {
@@ -97,17 +100,19 @@ class HeartbeatLoop:
                 self._ends_at[answer.lease_id, answer.claim_token] = answer.expires_at
         held = set(map(_key, self._runner.held))
         self._ends_at = {key: end for key, end in self._ends_at.items() if key in held}
-        self._due_at = self._loop_time() + self._wait() * random.uniform(1 - _JITTER, 1)
+        self._due_at = self._loop_time() + self._wait(self._ends_at.values()) * random.uniform(
+            1 - _JITTER, 1
+        )
 
-    def _wait(self) -> float:
+    def _wait(self, ends_at: Collection[datetime]) -> float:
         """Seconds until the next heartbeat: a quarter of what is left of the claim that ends first.
 
         It compares the database's clock with this machine's: a claim timeout has to be well above
         the difference between the two, as between any two nodes.
         """
-        if not self._ends_at:
+        if not ends_at:
             return self._interval
-        left = (min(self._ends_at.values()) - datetime.now(UTC)).total_seconds()
+        left = (min(ends_at) - datetime.now(UTC)).total_seconds()
         return min(self._interval, max(left / 4, _SHORTEST_SECONDS))
 
     @staticmethod

@@ -12,10 +12,8 @@ as $$
 declare
   v_nodes uuid[];
   v_is_counted boolean;
-  v_done int[] := '{}';
-  v_item record;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens);
+  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids', 'p_tokens');
   -- all of their nodes: what is set aside for a running claim may change until its node is held
   v_nodes := array(
     select distinct c.node_id
@@ -26,46 +24,68 @@ begin
   perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
   v_is_counted := exists (
     select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
-  if not v_is_counted then
-    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, null, p_shard);
-  end if;
-  if cardinality(v_done) < cardinality(p_lease_ids) then
-    for v_item in
-      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
-      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
-    loop
-      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, null, false, null, p_shard) then
-        v_done := v_done || v_item.ordinal;
-      end if;
-    end loop;
-    return query
-      select i.ordinality::int, i.lease_id, case w.verdict when 'unknown' then 'lost' else w.verdict end, w.state, p_shard
-      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-      cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, (
-        select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id), p_shard) w
-      where i.ordinality <> all (v_done) order by i.ordinality;
-  end if;
+  return query
+    select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
+    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
 end
 $$;
 
+-- Completes what it can and tells what it could not and why; with p_node only that node's claims.
+-- Locks: node_state is held by the caller; the claims by lease_id; the lease rows. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard int)
+returns table (ordinal int, lease_id uuid, verdict text, state text)
+language plpgsql volatile
+as $$
+declare
+  v_done int[] := '{}';
+  v_item record;
+begin
+  if not p_is_counted then
+    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, p_node, p_shard);
+  end if;
+  if cardinality(v_done) = cardinality(p_lease_ids) then
+    return;
+  end if;
+  for v_item in
+    select i.lease_id, i.claim_token, i.ordinality::int as ordinal
+    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
+  loop
+    if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, null, p_shard) then
+      v_done := v_done || v_item.ordinal;
+    end if;
+  end loop;
+  return query
+    select i.ordinality::int, i.lease_id,
+           -- a right token that did not do is that of another node's claim
+           case when c.claim_token = i.claim_token then 'bad_token' when w.verdict = 'unknown' then 'lost' else w.verdict end, w.state
+    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    left join lateral (
+      select x.claim_token from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) c on true
+    cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, c.claim_token, p_shard) w
+    where i.ordinality <> all (v_done) order by i.ordinality;
+end
+$$;
+
+-- How many there are, if the two lists match. The arguments' names are for its errors.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
-create or replace function hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[]) returns void
+create or replace function hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) returns int
 language plpgsql immutable
 as $$
 begin
   if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1 or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
      or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids and p_tokens must be lists of the same length, of at most 1000',
-      jsonb_build_object('field', 'p_lease_ids'), 'give each lease''s claim_token at the same place as its lease_id');
+    perform hwqueue.refuse('QHA01', format('%s and %s must be lists of the same length, of at most 1000', p_ids_name, p_tokens_name),
+      jsonb_build_object('field', p_ids_name), 'give each lease''s claim_token at the same place as its lease_id');
   end if;
   if array_position(p_lease_ids, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids must not contain null', jsonb_build_object('field', 'p_lease_ids'),
+    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name), jsonb_build_object('field', p_ids_name),
       'pass each lease_id as claim_task gave it');
   end if;
   if array_position(p_tokens, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_tokens must not contain null', jsonb_build_object('field', 'p_tokens'),
+    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name), jsonb_build_object('field', p_tokens_name),
       'pass each claim_token as claim_task gave it');
   end if;
+  return cardinality(p_lease_ids);
 end
 $$;

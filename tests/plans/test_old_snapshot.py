@@ -7,7 +7,7 @@ import pytest
 
 from tests.fix_db import fresh_database
 from tests.plans.explain import explained
-from tests.sql.api import TASK, Api, Node, Row, outlive, settlement
+from tests.sql.api import TASK, Api, Node, Row, completed, outlive
 
 CYCLES, BATCH = 600, 20  # leases that are spawned, claimed and completed together
 FIRST = 5  # cycles before the first look: the session has planned, and marks have moved
@@ -24,16 +24,15 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
 def claim_and_complete(api: Api, node: Node, queue: str, last: list[Row]) -> list[Row]:
     """Claims, then their ends: a commit for each call."""
     claims = api.claim(node, queue, qty=BATCH)
-    settle = [settlement(claim) for claim in claims]
-    api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    ended = completed(*claims)
+    api.rows("settle_and_claim", **node.who, **ended, settle=[], queues=[queue], qty=0)
     return claims
 
 
 def settle_and_claim(api: Api, node: Node, queue: str, last: list[Row]) -> list[Row]:
     """The ends of the last claims and the next ones, in one commit, as workers do."""
-    settle = [settlement(claim) for claim in last]
-    rows = api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=BATCH)
-    return [row for row in rows if row["kind"] == "claimed"]
+    ended = completed(*last)
+    return api.rows("settle_and_claim", **node.who, **ended, settle=[], queues=[queue], qty=BATCH)
 
 
 def pages(api: Api, node: Node, queue: str) -> int:

@@ -8,7 +8,18 @@ import pytest
 
 from tests.plans.backlog import BIG, FILLER, batch, warm
 from tests.plans.explain import Work, explained
-from tests.sql.api import GENERATION, TASK, Api, Row, beat, count_all, outlive, settlement, token
+from tests.sql.api import (
+    GENERATION,
+    TASK,
+    Api,
+    Row,
+    beat,
+    completed,
+    count_all,
+    outlive,
+    settlement,
+    token,
+)
 
 ROWS = 6  # of each large table that a call about one lease may read
 PAGES = 150  # that it may touch; 12 to 60 seen
@@ -46,19 +57,17 @@ def test_settling(api: Api, function: str, more: Row, counted: bool) -> None:
     bounded(work)
 
 
-def test_settling_and_claiming(api: Api) -> None:
+@pytest.mark.parametrize("as_lists", [False, True], ids=["json", "lists"])
+def test_settling_and_claiming(api: Api, as_lists: bool) -> None:
     queue, node = api.queue(), api.node()
     warm(api, node, queue)
     claims = [api.running(queue, node) for _ in range(10)]
     api.spawn(queue)
+    lists = completed(*(claims if as_lists else []))
+    settle = [] if as_lists else [settlement(claim) for claim in claims]
     with explained(api.conn) as work:
-        rows = api.rows(
-            "settle_and_claim",
-            **node.who,
-            settle=[settlement(claim) for claim in claims],
-            queues=[queue],
-        )
-    assert len(rows) == 11
+        rows = api.rows("settle_and_claim", **node.who, **lists, settle=settle, queues=[queue])
+    assert len(rows) == 1 + len(settle)
     bounded(work, leases=11)
 
 

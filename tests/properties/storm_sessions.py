@@ -248,8 +248,11 @@ def claim(session: Session) -> Note:
 def settle_and_claim(session: Session) -> Note:
     """A node settles and claims in one call."""
     node = session.node()
-    settled = session.some_claims(node, 2)
-    rows = session.direct.settle_and_claim(QUEUE, node, session.storm.epochs[node], settled, 2)
+    ended = session.some_claims(node, 4)
+    cut = session.choose.randint(0, len(ended))
+    rows = session.direct.settle_and_claim(
+        QUEUE, node, session.storm.epochs[node], ended[:cut], qty=2, completed=ended[cut:]
+    )
     claimed = [row for row in rows if row["kind"] == "claimed"]
     return lambda: session.keep(node, claimed)
 

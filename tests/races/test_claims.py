@@ -123,8 +123,10 @@ def drain(dsn: str, node: UUID, epoch: int) -> list[UUID]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         direct = Direct(conn)
         while held or _is_anything_left(conn):
-            rows = direct.settle_and_claim(QUEUE, node, epoch, held, qty=5)
-            assert {row["verdict"] for row in rows if row["kind"] == "settled"} <= {"ok"}
+            rows = direct.settle_and_claim(QUEUE, node, epoch, held[:1], qty=5, completed=held[1:])
+            assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["ok"] * bool(
+                held
+            )
             held = [row for row in rows if row["kind"] == "claimed"]
             granted += [row["lease_id"] for row in held]
     return granted

@@ -17,6 +17,7 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
+from psycopg.types.numeric import Int8
 
 Row = dict[str, Any]
 TASK = "work"
@@ -204,6 +205,14 @@ def beat(*claims: Row) -> list[Row]:
 def settlement(claim: Row, outcome: str = "complete", **more: Any) -> Row:
     """A claim's end as settle_and_claim takes it."""
     return beat(claim)[0] | {"outcome": outcome} | more
+
+
+def completed(*claims: Row) -> Row:
+    """The arguments of settle_and_claim for claims that are done and have no result."""
+    return {
+        "completed": [claim["lease_id"] for claim in claims],
+        "completed_tokens": [Int8(claim["claim_token"]) for claim in claims],
+    }
 
 
 def outlive(conn: psycopg.Connection[Any]) -> None:

@@ -1,26 +1,35 @@
-"""Batches of completions without results take a short way: their rows are those of the long one."""
+"""Completions without results as two lists do the same as in p_settle, where each gets a row."""
 
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.sql.api import NOBODY, Api, Node, Row, settlement, token
+from tests.sql.api import NOBODY, Api, Node, Row, completed, settlement, token
 
+NOTHING: list[Row] = []
 NEEDS = {"placement": {"resources": {"cpu_milli": 10}}}
 
 
-def settle(api: Api, node: Node, settlements: list[Row], **more: Any) -> dict[int, tuple[str, str]]:
-    """Settle only: the verdict and the state by ordinal."""
+def settle(
+    api: Api, node: Node, settlements: list[Row], done: list[Row] = NOTHING
+) -> dict[int, tuple[str, str]]:
+    """Settle only: the verdict and the state by ordinal; `done` goes as lists."""
     rows = api.rows(
-        "settle_and_claim", **node.who, settle=settlements, queues=[api.queue()], qty=0, **more
+        "settle_and_claim",
+        **node.who,
+        **completed(*done),
+        settle=settlements,
+        queues=[api.queue()],
+        qty=0,
     )
     assert {row["kind"] for row in rows} <= {"settled"}
     by_ordinal = {row["ordinal"]: (row["verdict"], row["state"]) for row in rows}
-    assert len(by_ordinal) == len(rows) == len(settlements)
+    assert len(by_ordinal) == len(rows)
+    leases = [UUID(item["lease_id"]) for item in settlements] + [row["lease_id"] for row in done]
     for row in rows:
-        assert row["lease_id"] == UUID(settlements[row["ordinal"] - 1]["lease_id"])
-    return by_ordinal
+        assert row["lease_id"] == leases[row["ordinal"] - 1]
+    assert set(by_ordinal) >= set(range(1, len(settlements) + 1))
+    return dict.fromkeys(range(1, len(leases) + 1), ("ok", "completed")) | by_ordinal
 
 
 def every_verdict(api: Api, counted: bool) -> tuple[Node, list[Row], list[tuple[str, str | None]]]:
@@ -51,36 +60,38 @@ def every_verdict(api: Api, counted: bool) -> tuple[Node, list[Row], list[tuple[
 
 
 @pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
-@pytest.mark.parametrize("way", ["short", "long", "mixed"])
+@pytest.mark.parametrize("way", ["lists", "json", "both"])
 def test_verdicts(api: Api, way: str, counted: bool) -> None:
-    """A result, null even, or another outcome sends the whole batch the long way."""
     node, claims, expected = every_verdict(api, counted)
-    settlements = [settlement(claim) for claim in claims]
-    if way == "long":
-        settlements = [item | {"result": None} for item in settlements]
-    elif way == "mixed":
+    if way == "lists":
+        verdicts = settle(api, node, [], claims)
+    elif way == "json":
+        verdicts = settle(api, node, [settlement(claim) for claim in claims])
+    else:
         other = [api.running(api.queue(), node, **NEEDS) for _ in range(3)]
-        settlements += [
+        settlements = [
             settlement(other[0], "fail", error={"n": 1}, retry=False),
             settlement(other[1], "release"),
             settlement(other[2], result={"n": 2}),
         ]
-        expected = [*expected, ("ok", "failed"), ("ok", "pending"), ("ok", "completed")]
-    verdicts = settle(api, node, settlements)
-    assert [verdicts[n + 1] for n in range(len(settlements))] == expected
+        expected = [("ok", "failed"), ("ok", "pending"), ("ok", "completed"), *expected]
+        verdicts = settle(api, node, settlements, claims)
+    assert [verdicts[n + 1] for n in range(len(expected))] == expected
     assert api.used(node)["used"].get("cpu_milli", 0) == (10 if counted else 0)  # one goes on
 
 
 @pytest.mark.parametrize("counted", [False, True], ids=["not counted", "counted"])
 @pytest.mark.parametrize("size", [1, 2, 30])
-def test_what_is_written(api: Api, counted: bool, size: int) -> None:
+@pytest.mark.parametrize("as_lists", [False, True], ids=["json", "lists"])
+def test_what_is_written(api: Api, as_lists: bool, counted: bool, size: int) -> None:
     """The same as complete_lease writes."""
     queue = api.queue()
     node = api.node(capacity={"cpu_milli": 10**6} if counted else {})
     claims = [api.running(queue, node, **NEEDS) for _ in range(size)]
     one = api.running(queue, node, **NEEDS)
     api.rows("complete_lease", **token(one))
-    verdicts = settle(api, node, [settlement(claim) for claim in reversed(claims)])
+    settlements = [] if as_lists else [settlement(claim) for claim in reversed(claims)]
+    verdicts = settle(api, node, settlements, claims if as_lists else [])
     assert set(verdicts.values()) == {("ok", "completed")}
     own = {"lease_id", "claim_token", "position", "created_at", "available_at", "claimed_at"}
     expected = {k: v for k, v in api.lease(one["lease_id"]).items() if k not in own}
@@ -95,10 +106,34 @@ def test_one_claim_many_times(api: Api) -> None:
     """Done once; the first mention counts."""
     node = api.node()
     claim = api.running(api.queue(), node)
-    verdicts = settle(api, node, [settlement(claim)] * 4)
-    assert verdicts == {1: ("ok", "completed")} | dict.fromkeys(
-        (2, 3, 4), ("finished", "completed")
-    )
+    again = dict.fromkeys((2, 3, 4), ("finished", "completed"))
+    assert settle(api, node, [settlement(claim)] * 4) == {1: ("ok", "completed")} | again
+    claim = api.running(api.queue(), node)
+    assert settle(api, node, [], [claim] * 4) == {1: ("ok", "completed")} | again
+
+
+def test_a_result_outlives_a_completion_without_one(api: Api) -> None:
+    """Both in one call: p_settle comes first."""
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    verdicts = settle(api, node, [settlement(claim, result={"n": 1})], [claim])
+    assert verdicts == {1: ("ok", "completed"), 2: ("finished", "completed")}
+    assert api.lease(claim["lease_id"])["result"] == {"n": 1}
+
+
+def test_lists_that_do_not_match(api: Api) -> None:
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    more = {"settle": [], "queues": [api.queue()], **node.who}
+    lists = completed(claim)
+    no_token = lists | {"completed_tokens": []}
+    assert api.refused("QHA01", "settle_and_claim", **more, **no_token).field == "p_completed"
+    no_lease = lists | {"completed": [None]}
+    assert api.refused("QHA01", "settle_and_claim", **more, **no_lease).field == "p_completed"
+    null_token = lists | {"completed_tokens": [None]}
+    refusal = api.refused("QHA01", "settle_and_claim", **more, **null_token)
+    assert refusal.field == "p_completed_tokens"
+    assert api.state(claim["lease_id"]) == "claimed"
 
 
 def test_ids_in_capitals(api: Api) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from hwqueue import types
 from hwqueue.calls import CALLS, CLAIM_TASK, SETTLE_AND_CLAIM
-from hwqueue.client._rows import decode, settled_and_claimed
+from hwqueue.client._rows import decode
+from hwqueue.client._settle import Batch
 
 ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -129,11 +130,21 @@ def test_settlements_come_back_in_the_order_given() -> None:
         values |= {"state": state, "shard_id": 0}
         return [values.get(column) for column in SETTLE_AND_CLAIM.columns]
 
+    done, failed = types.Settlement.complete(ID, 5), types.Settlement.fail(ID, 5, error={})
+    kept = types.Settlement.complete(ID, 5, result={"n": 1})
+    batch = Batch.of([done, kept, done, failed])
+    assert (batch.completed, batch.tokens) == ([ID, ID], [5, 5])
+    assert [item["outcome"] for item in batch.items] == ["complete", "fail"]
     claimed = ["claimed", None, None, "claimed", *claim_row(None)]
-    answer = settled_and_claimed([settled(2, "lost", None), settled(1, "ok", "completed"), claimed])
+    rows = [settled(2, "lost", None), settled(1, "ok", "completed"), claimed]
+    rows.append(settled(4, "finished", "completed"))  # the second of those without a result
+    answer = batch.answer(rows, shard=3)
+    completed = types.LeaseState.COMPLETED
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == [
-        (1, types.Verdict.OK, types.LeaseState.COMPLETED),
-        (2, types.Verdict.LOST, None),
+        (1, types.Verdict.OK, completed),  # it has no row
+        (2, types.Verdict.OK, completed),
+        (3, types.Verdict.FINISHED, completed),
+        (4, types.Verdict.LOST, None),
     ]
     assert [claim.claim_token for claim in answer.claimed] == [5]
 

@@ -10,8 +10,7 @@ from uuid import UUID
 from hwqueue import calls
 from hwqueue.client._arguments import claim_keys
 from hwqueue.client._async.caller import AsyncCaller
-from hwqueue.client._json import plain
-from hwqueue.client._rows import settled_and_claimed
+from hwqueue.client._settle import Batch
 from hwqueue.client._spawn import spawn_options
 from hwqueue.types import (
     Adopted,
@@ -92,19 +91,21 @@ class AsyncClaims(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
         SQL: settle_and_claim. Safe inside your transaction: no, it locks the node until the end.
         """
-        items = [plain(item, f"settle[{index}]") for index, item in enumerate(settle)]
+        batch = Batch.of(settle)
         rows = await self._call(
             calls.SETTLE_AND_CLAIM,
             p_node=node_id,
             p_epoch=node_epoch,
-            p_settle=items,
+            p_settle=batch.items,
             p_queues=queues,
             p_qty=qty,
             p_tasks=tasks,
             p_claim_timeout=claim_timeout,
+            p_completed=batch.completed,
+            p_completed_tokens=batch.tokens,
             p_shard=shard,
         )
-        return settled_and_claimed(rows)
+        return batch.answer(rows, shard)
 
     async def complete_lease(
         self, lease_id: UUID | str, claim_token: int, *, result: Json = None, shard: int = 0

@@ -1,6 +1,6 @@
--- Settles those of a batch that are not done yet, one by one.
+-- Settles a batch, one by one.
 -- Locks: node_state is held by the caller; the claims by lease_id; the lease rows. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.settle_rest(p_node uuid, p_settle jsonb, p_done int[], p_shard int)
+create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -10,7 +10,6 @@ declare
 begin
   for v_item, ordinal in
     select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-    where e.ordinality <> all (p_done)
     order by (e.value ->> 'lease_id')::uuid, e.ordinality
   loop
     lease_id := v_item ->> 'lease_id';
