@@ -88,6 +88,8 @@ def put_in_force(dsn: str) -> None:
         )
         while connection.execute(waiting).fetchone() == (True,):
             connection.execute("select hwqueue.reap(100000)")
+            # As the background does in time: plans made for a few terms read all that there are.
+            connection.execute("analyze hwqueue.term, hwqueue.class_term, hwqueue.class_rule")
 
 
 def outlive(dsn: str) -> None:
