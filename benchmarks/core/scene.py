@@ -50,7 +50,6 @@ class Scene:
         if self.ahead:
             fill(run, dsn, self.ahead_kinds, self.ahead)
         fill(run, dsn, self.kinds, self.waiting)
-        calm_down(dsn)  # many new classes are found by index only then
         put_in_force(dsn)
         self._register_others(run, dsn)
         calm_down(dsn)

@@ -42,7 +42,7 @@ as $$
       and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
 $$;
 
--- Whether nothing is counted where these terms have their places.
+-- Whether a look at the places of these terms, without max_skew, would come upon nothing that could keep a lease out.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard int) returns boolean
 language plpgsql stable
@@ -51,7 +51,7 @@ begin
   return not exists (
     select 1 from unnest(p_touched) t
     join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
-    where (k.leases, k.holders) <> (0, 0));
+    where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and k.holders <> 0);
 end
 $$;
 
@@ -85,7 +85,7 @@ begin
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
        or t.use = 'toward' and t.counts and v_joins
   ) g;
-  -- a first look: mostly that is the end of it. Not where nothing is counted, for there is nothing that it could come upon
+  -- a first look, if there is anything that it could come upon: mostly that is the end of it
   if v_alone = '{}' and v_shared = '{}' or v_joins or not hwqueue.are_empty(v_touched, p_shard) then
     v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
     reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
