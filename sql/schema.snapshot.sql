@@ -628,6 +628,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return not exists (
+    select 1 from unnest(p_touched) t
+    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
+    where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and k.holders <> 0);
+end
+$$;
+
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
@@ -832,9 +843,11 @@ declare
       where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
 begin
   return array(
-    select r.class_id
-    from unnest(p_classes) u(class_id)
-    join hwqueue.class_rule r on r.shard_id = p_shard and r.class_id = u.class_id
+    select unnest(r.classes)
+    from (  -- many classes may have a term in common: it is asked about once
+      select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
+      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes)
+      group by c.term_id, c.use, c.most, c.is_self) r
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id and t.published_at is not null
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
@@ -852,9 +865,10 @@ begin
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end
     union
-    select m.class_id
-    from unnest(p_classes) u(class_id)
-    join hwqueue.class_term m on m.shard_id = p_shard and m.class_id = u.class_id
+    select unnest(m.classes)
+    from (
+      select c.term_id, array_agg(c.class_id) as classes
+      from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
@@ -2314,7 +2328,10 @@ begin
   elsif p_value is not null then
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
-  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) else 0 end;
+  if v_held > 0 then
+    v_here := case when p_recount is null then v_held - hwqueue.leaving(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
+              else hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
+  end if;
   if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
     v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;
@@ -2345,6 +2362,7 @@ COMMENT ON COLUMN hwqueue.term.holds_up IS 'it was in force before and is counte
 
 CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
     AS $$
 declare
   v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
@@ -2405,11 +2423,14 @@ CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard i
 $$;
 
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE plpgsql IMMUTABLE
     AS $$
-  select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
-  from unnest(p_touched) t
-  where t.counts or t.use = 'away'
+begin
+  return (
+    select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
+    from unnest(p_touched) t
+    where t.counts or t.use = 'away');
+end
 $$;
 
 CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
@@ -2967,12 +2988,17 @@ CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uui
     LANGUAGE plpgsql
     AS $$
 declare
-  v_facts jsonb := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
   v_touched hwqueue.touched_term[] := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
-  v_starts boolean := hwqueue.starts_group(p_class, v_facts);
+  v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
+  v_starts boolean := false;
+  v_facts jsonb;
   v_alone text[];
   v_shared text[];
 begin
+  if v_joins then
+    v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+    v_starts := hwqueue.starts_group(p_class, v_facts);
+  end if;
   select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
   into v_alone, v_shared
   from (
@@ -2981,14 +3007,18 @@ begin
            t.decides and (v_starts or t.use <> 'toward') as alone
     from unnest(v_touched) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
-       or t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
+       or t.use = 'toward' and t.counts and v_joins
   ) g;
-  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
+  -- a first look, if there is anything that it could come upon: mostly that is the end of it
+  if v_alone = '{}' and v_shared = '{}' or v_joins or not hwqueue.are_empty(v_touched, p_shard) then
+    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
+    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
+  end if;
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-      reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
+      reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
                      else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
     else
       reason := 'busy';
@@ -5572,15 +5602,17 @@ CREATE FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard inte
     LANGUAGE plpgsql
     AS $$
 declare
-  v_alone int[] := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
-  v_shared int[] := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
+  v_alone int[] := '{}';
+  v_shared int[] := '{}';
   v_locked int := 0;
 begin
-  if v_alone <> '{}' then
+  if p_alone <> '{}' then
+    v_alone := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
     select count(*) into v_locked from (
       select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_alone) for no key update skip locked) l;
   end if;
-  if v_locked = cardinality(v_alone) and v_shared <> '{}' then
+  if v_locked = cardinality(v_alone) and p_shared <> '{}' then
+    v_shared := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
     select v_locked + count(*) into v_locked from (
       select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_shared) for share skip locked) l;
   end if;
@@ -8404,6 +8436,7 @@ declare
   v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_without bigint[] := p_without;
+  v_asks boolean := p_without <> '{}';
   v_judged record;
   v_fit record;
   v_policy record;
@@ -8417,6 +8450,12 @@ begin
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
+  if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored
+    v_without := hwqueue.blocked_classes(array(
+      select e.class_id from unnest(p_queue_ids) q(queue_id)
+      cross join lateral hwqueue.eligible_classes(v_node.profile_id, v_node.node_id, q.queue_id, p_shard) e
+      where e.is_checked), v_node, p_now, p_shard);
+  end if;
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
@@ -8425,12 +8464,13 @@ begin
       places := v_taken.places;
       score := v_taken.score;
     elsif v_fit.checked <> '{}' then
-      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, p_state.meets_blocked or v_without <> '{}', p_queue_ids,
+      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, v_asks, p_queue_ids,
                                       v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_taken.places;
       score := v_taken.score;
       counted := v_taken.counted;
       v_without := v_without || v_taken.blocked;
+      v_asks := true;
       v_is_new := v_is_new or v_taken.is_new;
     end if;
     v_published := 0;
@@ -10461,6 +10501,7 @@ $$;
 
 CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
+    SET enable_bitmapscan TO 'on'
     AS $$
 declare
   v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
@@ -11930,21 +11971,33 @@ CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uu
 declare
   v_expr jsonb;
   v_reason text;
+  v_attested text[];
+  v_holds_up boolean;
+  v_keeps_out boolean;
 begin
-  if p_facts @> '[null]' or hwqueue.is_stale(p_class, p_shard) or exists (
-       select 1 from hwqueue.class_term m
-       join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up) then
+  -- of the terms that select the class: whether one is to be counted first, and whether what runs here might keep it out
+  select coalesce(bool_or(t.published_at is null and t.holds_up), false), coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
+  from hwqueue.class_term m
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+  cross join lateral (
+    select sum(k.holders) as holders from hwqueue.term_count k
+    where t.use = 'away' and k.shard_id = p_shard and k.term_id = t.term_id
+      and k.domain = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
+  where m.shard_id = p_shard and m.class_id = p_class.class_id;
+  if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null and hwqueue.is_stale(p_class, p_shard) then
     return 'unpublished';
   end if;
-  if p_facts <> '[]' then
+  if p_facts <> '[]' and p_class.required <> '[]' then
+    v_attested := case when p_node.attested = '{}' then '{}' else hwqueue.attested_at(p_node, p_now) end;
     for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
       v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
-                                      hwqueue.attested_at(p_node, p_now));
+                                      v_attested);
       if v_reason is not null then
         return v_reason;
       end if;
     end loop;
+  end if;
+  if p_facts <> '[]' and p_class.spread <> '[]' then
     for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
       v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
         case when p_exact and v_expr ? 'max_skew' then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
@@ -11953,7 +12006,7 @@ begin
       end if;
     end loop;
   end if;
-  if hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
+  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
@@ -12404,42 +12457,61 @@ $$;
 
 CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint)
     LANGUAGE plpgsql STABLE
+    SET enable_hashjoin TO 'on'
+    SET enable_nestloop TO 'off'
     AS $$
 declare
-  v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
+  v_moved xid8;
 begin
+  perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
+  if not found then  -- nothing waits
+    return;
+  end if;
+  v_moved := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
   return query
-    with open_queue as materialized (
-      select q.queue_id, q.patience, f.tier, f.rank, f.position
+    with fresh as materialized (
+      select r.* from hwqueue.class_range r
+      where r.shard_id = p_shard and r.class_id = any (p_classes) and r.live_until > p_now and v_moved < r.next_xid
+    ), moved as materialized (
+      select array(
+        select s.moved_xid from hwqueue.node_state s
+        where s.shard_id = p_shard and s.moved_xid = any (array(
+          select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
+        order by s.moved_xid) as xids  -- in order, for the index on it
+    ), known as materialized (
+      select r.class_id, r.best, r.worst, c.queue_id, c.patience
+      from fresh r
+      join hwqueue.placement_class c on c.class_id = r.class_id
+      where c.shard_id = p_shard and c.class_id = any (p_classes) and not r.unseen && (select m.xids from moved m)
+    ), open_queue as materialized (
+      select q.queue_id, q.patience, f.tier, f.rank, f.position,
+             (select true from hwqueue.ready x  -- mostly a queue has one tier and rank
+              where x.shard_id = p_shard and x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
+              order by x.tier, x.rank, x.position limit 1) as has_more
       from hwqueue.queue q
       cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-      where q.shard_id = p_shard and q.queue_id in (
-        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_classes))
+      where q.shard_id = p_shard and q.queue_id = any (array(select distinct k.queue_id from known k))
     )
-    select u.class_id
-    from unnest(p_classes) u(class_id)
-    cross join lateral (
-      select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    join open_queue q on q.queue_id = c.queue_id
+    select k.class_id
+    from known k
+    join open_queue q on q.queue_id = k.queue_id
     cross join lateral (
       select e.affinity from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
       union all
       select e.affinity from hwqueue.node_eligibility e
-      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = c.queue_id and e.class_id = u.class_id
+      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = k.queue_id and e.class_id = k.class_id
       limit 1) e
     cross join lateral (
       select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
+      where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
       order by x.tier, x.rank, x.position limit 1) h
-    where r.live_until > p_now and v_moved < r.next_xid
-      and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
-      and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
+    where h.eligible_at + hwqueue.wait_between(coalesce(k.patience, q.patience), e.affinity, k.best, k.worst) > p_now
       -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
-      and (select true from hwqueue.ready x
-           where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank)
-           order by x.tier, x.rank, x.position limit 1) is null;
+      and (q.has_more is null or (
+        select true from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
+        order by x.tier, x.rank, x.position limit 1) is null);
 end
 $$;
 
@@ -12819,7 +12891,8 @@ begin
     select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
     where not e.value ?| array['targets', 'when', 'tally']
   ) r
-  join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
+  cross join lateral (  -- fenced: by digest, not all terms for each class
+    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (c.terms #>> array[r.index, 'digest'])::bigint offset 0) t
   where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
 end
 $$;
@@ -14338,6 +14411,8 @@ REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text)
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -22,7 +22,7 @@ def others(
     ctx: typer.Context,
     *,
     terms: Terms = [1, 100, 10_000],  # noqa: B006
-    domains: Domains = [1, 100, 1000],  # noqa: B006
+    domains: Domains = [1, 100, 10_000],  # noqa: B006
     claims: Claims = 300,
     rounds: Rounds = 5,
 ) -> Answer:

@@ -29,6 +29,7 @@ WAITING = 1000
 
 _CPU_NODE = {"labels": {"pool": "cpu"}}
 _FULL_NODE = {"capacity": {"cpu_milli": 1000}}
+_AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 SCENES = {
     "1 class": Scene(WAITING),
     "1 class, counted": Scene(
@@ -50,6 +51,9 @@ SCENES = {
             kind(placement={"resources": {"cpu_milli": 2000 + number}}) for number in range(100)
         ],
         node=_FULL_NODE,
+    ),
+    "away from others": Scene(
+        WAITING, [kind(placement={"require": [_AWAY]}, labels={"app": "web"})], node={"rack": 1}
     ),
 }
 

@@ -12,6 +12,7 @@ declare
   v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_without bigint[] := p_without;
+  v_asks boolean := p_without <> '{}';
   v_judged record;
   v_fit record;
   v_policy record;
@@ -25,6 +26,12 @@ begin
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
+  if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored
+    v_without := hwqueue.blocked_classes(array(
+      select e.class_id from unnest(p_queue_ids) q(queue_id)
+      cross join lateral hwqueue.eligible_classes(v_node.profile_id, v_node.node_id, q.queue_id, p_shard) e
+      where e.is_checked), v_node, p_now, p_shard);
+  end if;
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
@@ -33,12 +40,13 @@ begin
       places := v_taken.places;
       score := v_taken.score;
     elsif v_fit.checked <> '{}' then
-      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, p_state.meets_blocked or v_without <> '{}', p_queue_ids,
+      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, v_asks, p_queue_ids,
                                       v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
       places := v_taken.places;
       score := v_taken.score;
       counted := v_taken.counted;
       v_without := v_without || v_taken.blocked;
+      v_asks := true;
       v_is_new := v_is_new or v_taken.is_new;
     end if;
     v_published := 0;

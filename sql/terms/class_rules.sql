@@ -16,7 +16,8 @@ begin
     select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
     where not e.value ?| array['targets', 'when', 'tally']
   ) r
-  join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
+  cross join lateral (  -- fenced: by digest, not all terms for each class
+    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (c.terms #>> array[r.index, 'digest'])::bigint offset 0) t
   where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
 end
 $$;
@@ -35,9 +36,11 @@ declare
       where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
 begin
   return array(
-    select r.class_id
-    from unnest(p_classes) u(class_id)
-    join hwqueue.class_rule r on r.shard_id = p_shard and r.class_id = u.class_id
+    select unnest(r.classes)
+    from (  -- many classes may have a term in common: it is asked about once
+      select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
+      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes)
+      group by c.term_id, c.use, c.most, c.is_self) r
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id and t.published_at is not null
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
@@ -55,58 +58,15 @@ begin
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end
     union
-    select m.class_id
-    from unnest(p_classes) u(class_id)
-    join hwqueue.class_term m on m.shard_id = p_shard and m.class_id = u.class_id
+    select unnest(m.classes)
+    from (
+      select c.term_id, array_agg(c.class_id) as classes
+      from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
     where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0
     union
     select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
-end
-$$;
-
--- Those of these classes whose leases all wait for a better node, as far as it is remembered how well nodes suit them.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int)
-returns table (class_id bigint)
-language plpgsql stable
-as $$
-declare
-  v_moved xid8 := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
-begin
-  return query
-    with open_queue as materialized (
-      select q.queue_id, q.patience, f.tier, f.rank, f.position
-      from hwqueue.queue q
-      cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-      where q.shard_id = p_shard and q.queue_id in (
-        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_classes))
-    )
-    select u.class_id
-    from unnest(p_classes) u(class_id)
-    cross join lateral (
-      select x.* from hwqueue.class_range x where x.shard_id = p_shard and x.class_id = u.class_id order by x.range_id desc limit 1) r
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    join open_queue q on q.queue_id = c.queue_id
-    cross join lateral (
-      select e.affinity from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = u.class_id
-      union all
-      select e.affinity from hwqueue.node_eligibility e
-      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = c.queue_id and e.class_id = u.class_id
-      limit 1) e
-    cross join lateral (
-      select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
-      order by x.tier, x.rank, x.position limit 1) h
-    where r.live_until > p_now and v_moved < r.next_xid
-      and not exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (r.unseen))
-      and h.eligible_at + hwqueue.wait_between(coalesce(c.patience, q.patience), e.affinity, r.best, r.worst) > p_now
-      -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
-      and (select true from hwqueue.ready x
-           where x.shard_id = p_shard and x.class_id = u.class_id and (x.tier, x.rank) > (h.tier, h.rank)
-           order by x.tier, x.rank, x.position limit 1) is null;
 end
 $$;

@@ -2,7 +2,7 @@
 -- may be settling it, or when there are any and p_holds is false: then nothing was done, and a later call tries again.
 -- Locks: claims, skip locked; term_count, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard int) returns boolean
-language plpgsql volatile
+language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));

@@ -9,15 +9,17 @@ create or replace function hwqueue.lock_gates(p_alone text[], p_shared text[], p
 language plpgsql volatile
 as $$
 declare
-  v_alone int[] := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
-  v_shared int[] := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
+  v_alone int[] := '{}';
+  v_shared int[] := '{}';
   v_locked int := 0;
 begin
-  if v_alone <> '{}' then
+  if p_alone <> '{}' then
+    v_alone := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
     select count(*) into v_locked from (
       select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_alone) for no key update skip locked) l;
   end if;
-  if v_locked = cardinality(v_alone) and v_shared <> '{}' then
+  if v_locked = cardinality(v_alone) and p_shared <> '{}' then
+    v_shared := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
     select v_locked + count(*) into v_locked from (
       select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_shared) for share skip locked) l;
   end if;
@@ -40,6 +42,19 @@ as $$
       and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
 $$;
 
+-- Whether a look at the places of these terms, without max_skew, would come upon nothing that could keep a lease out.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard int) returns boolean
+language plpgsql stable
+as $$
+begin
+  return not exists (
+    select 1 from unnest(p_touched) t
+    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
+    where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and k.holders <> 0);
+end
+$$;
+
 -- Decides whether a lease may join what runs now, and counts it in. p_exact: by what nodes are now, not by what is remembered of
 -- them (spread_reason). counted: what to write into its claim; reason: why it may not join, a reason code, or 'busy', 'unpublished' or
 -- 'unlooked', which the next claim may find otherwise.
@@ -49,12 +64,17 @@ create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, 
 language plpgsql volatile
 as $$
 declare
-  v_facts jsonb := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
   v_touched hwqueue.touched_term[] := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
-  v_starts boolean := hwqueue.starts_group(p_class, v_facts);
+  v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
+  v_starts boolean := false;
+  v_facts jsonb;
   v_alone text[];
   v_shared text[];
 begin
+  if v_joins then
+    v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+    v_starts := hwqueue.starts_group(p_class, v_facts);
+  end if;
   select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
   into v_alone, v_shared
   from (
@@ -63,14 +83,18 @@ begin
            t.decides and (v_starts or t.use <> 'toward') as alone
     from unnest(v_touched) t
     where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
-       or t.use = 'toward' and t.counts and p_class.terms @> '[{"spec": {"use": "toward"}}]'
+       or t.use = 'toward' and t.counts and v_joins
   ) g;
-  reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
+  -- a first look, if there is anything that it could come upon: mostly that is the end of it
+  if v_alone = '{}' and v_shared = '{}' or v_joins or not hwqueue.are_empty(v_touched, p_shard) then
+    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
+    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
+  end if;
   if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
     if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-      reason := case when hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
+      reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
                      else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
     else
       reason := 'busy';

@@ -24,7 +24,7 @@ $$;
 -- The classes whose leases a term selects; of a term on one lease, its class, and the one that it runs as.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.selected_classes(p_spec jsonb, p_shard int) returns bigint[]
-language plpgsql stable
+language plpgsql stable set enable_bitmapscan = on
 as $$
 declare
   v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;

@@ -43,7 +43,10 @@ begin
   elsif p_value is not null then
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
-  v_here := case when v_held > 0 then hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) else 0 end;
+  if v_held > 0 then
+    v_here := case when p_recount is null then v_held - hwqueue.leaving(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
+              else hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
+  end if;
   if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
     v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;

@@ -8,21 +8,33 @@ as $$
 declare
   v_expr jsonb;
   v_reason text;
+  v_attested text[];
+  v_holds_up boolean;
+  v_keeps_out boolean;
 begin
-  if p_facts @> '[null]' or hwqueue.is_stale(p_class, p_shard) or exists (
-       select 1 from hwqueue.class_term m
-       join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up) then
+  -- of the terms that select the class: whether one is to be counted first, and whether what runs here might keep it out
+  select coalesce(bool_or(t.published_at is null and t.holds_up), false), coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
+  from hwqueue.class_term m
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+  cross join lateral (
+    select sum(k.holders) as holders from hwqueue.term_count k
+    where t.use = 'away' and k.shard_id = p_shard and k.term_id = t.term_id
+      and k.domain = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
+  where m.shard_id = p_shard and m.class_id = p_class.class_id;
+  if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null and hwqueue.is_stale(p_class, p_shard) then
     return 'unpublished';
   end if;
-  if p_facts <> '[]' then
+  if p_facts <> '[]' and p_class.required <> '[]' then
+    v_attested := case when p_node.attested = '{}' then '{}' else hwqueue.attested_at(p_node, p_now) end;
     for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
       v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
-                                      hwqueue.attested_at(p_node, p_now));
+                                      v_attested);
       if v_reason is not null then
         return v_reason;
       end if;
     end loop;
+  end if;
+  if p_facts <> '[]' and p_class.spread <> '[]' then
     for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
       v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
         case when p_exact and v_expr ? 'max_skew' then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
@@ -31,7 +43,7 @@ begin
       end if;
     end loop;
   end if;
-  if hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
+  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;

@@ -25,11 +25,14 @@ $$;
 -- What a claim that touches these terms adds to term_count; null: nothing.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
-language sql immutable
+language plpgsql immutable
 as $$
-  select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
-  from unnest(p_touched) t
-  where t.counts or t.use = 'away'
+begin
+  return (
+    select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
+    from unnest(p_touched) t
+    where t.counts or t.use = 'away');
+end
 $$;
 
 -- The same of a claim of a class on a node.

@@ -1,11 +1,12 @@
 """Many classes that may not come to a node now are asked about at once."""
 
 from tests.plans.backlog import batch
-from tests.plans.explain import explained
+from tests.plans.explain import Work, explained
 from tests.sql.api import Api
 from tests.sql.test_terms import settle_terms
 
 CLASSES = 30
+MANY = 500
 
 
 def test_while_somebody_is_about_to_leave(api: Api) -> None:
@@ -30,3 +31,36 @@ def test_while_somebody_is_about_to_leave(api: Api) -> None:
             assert api.claim(node, queue) == []
         statements.append(len(claim.plans))
     assert statements[1] <= statements[0] + 5 * CLASSES
+
+
+def test_what_classes_have_in_common_is_read_once(api: Api) -> None:
+    """Of classes that keep away from the same leases; and nobody asks whether they wait, too."""
+    node, queue, other = api.node(rack=1), api.queue(), api.queue()
+    api.running(other, node, labels={"app": "db"})
+    away = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+    blocked = {"placement": {"require": [away]}}
+    batch(api, queue, [{"labels": {"app": f"app-{n}"}, **blocked} for n in range(CLASSES)])
+    batch(api, queue, [{}] * 3)
+    settle_terms(api)
+    for _ in range(2):
+        assert api.claim(node, queue)
+    with explained(api.conn) as claim:
+        assert api.claim(node, queue)
+    assert claim.rows_read("class_rule") >= CLASSES
+    assert claim.rows_read("term_count") < CLASSES
+    assert claim.rows_read("placement_class") < CLASSES
+
+
+def test_new_terms_find_their_classes_by_index(api: Api) -> None:
+    """Not all classes there are, for each new term."""
+    queue = api.queue()
+    batch(api, queue, [{"labels": {"app": f"app-{number}"}} for number in range(MANY)])
+    away = {"leases": {"labels": {"app": "app-7"}}, "domain": "rack", "away": True}
+    batch(api, queue, [{"placement": {"require": [away]}}])
+    api.conn.execute("vacuum analyze hwqueue.placement_class")
+    with explained(api.conn) as work:
+        settle_terms(api)
+    told = [plan for plan in work.plans if "labels @>" in plan["Query Text"]]
+    told += [plan for plan in work.plans if "k.terms @>" in plan["Query Text"]]
+    assert len(told) >= 2
+    assert Work(told).rows_read("placement_class") < MANY
