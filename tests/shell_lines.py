@@ -23,7 +23,7 @@ def tokens(page: Path) -> list[Token]:
 
 
 def commands(page: Path) -> Iterator[str]:
-    """Every command line in a page's blocks: all of a shell's block, `$ ...` in those with output."""
+    """Every command line in a page's blocks; where output is shown, those after `$ `."""
     for token in tokens(page):
         if token.type == "fence" and token.info in SHELL:
             yield from whole_lines(token.content.splitlines())
@@ -67,10 +67,10 @@ def calls(command: str) -> Iterator[list[str]]:
     words: list[str] = []
     skip = False
     for word in [*_split(command), ";"]:
-        if set(word) <= _BREAK and not set(word) <= {"<", ">"}:
+        if set(word) <= _BREAK and not set(word) & {"<", ">"}:
             yield from _call(words)
             words = []
-        elif set(word) <= {"<", ">"}:
+        elif set(word) <= _BREAK:
             if words and words[-1] in ("1", "2"):
                 words.pop()
             skip = True

@@ -63,7 +63,7 @@ def firing(folder: Path, history: Sequence[Values]) -> list[Alert]:
     series = [
         {
             "series": f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels)}}}",
-            "values": " ".join(str(values.get((name, labels), "_")) for values in history),
+            "values": " ".join(str(values.get((name, labels), "stale")) for values in history),
         }
         for name, labels in sorted(set().union(*history))
     ]
