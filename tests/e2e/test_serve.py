@@ -36,7 +36,7 @@ def server(dsn: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str
     process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     url = f"http://localhost:{port}"
     try:
-        _wait_until_ready(process, url)
+        wait_until_ready(url, process)
         yield process, url
     finally:
         # not killed at once: the processes of several would live on
@@ -53,8 +53,9 @@ def server(dsn: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str
     stop=tenacity.stop_after_delay(BOUND_SECONDS),
     reraise=True,
 )
-def _wait_until_ready(process: subprocess.Popen[str], url: str) -> None:
-    if process.poll() is not None:
+def wait_until_ready(url: str, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for a server; `process`: and see that it lives."""
+    if process is not None and process.poll() is not None:
         assert process.stderr is not None
         raise AssertionError(process.stderr.read())
     assert httpx.get(f"{url}/readyz", timeout=BOUND_SECONDS).status_code == 200

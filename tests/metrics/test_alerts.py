@@ -4,8 +4,7 @@ A situation is made in a database; what the collector exports before and after i
 series, and promtool evaluates the rules on them.
 """
 
-import json
-import shutil
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,26 +13,14 @@ from typing import Any
 
 import psycopg
 import pytest
-import yaml
 
 from hwqueue.metrics import HwqueueCollector
 from hwqueue.testing import Clock
-from tests.fix_db import strict_skip
-from tests.metrics.test_collector import Values, scrape
+from tests.metrics.promtool import ALERTS, Alert, Values, firing, promtool, rules
+from tests.metrics.test_collector import scrape
 from tests.sql.api import Api, Node, count_all, token
 
-ALERTS = Path(__file__).parents[2] / "monitoring" / "alerts.yml"
-FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def promtool() -> str:
-    """Prometheus' own checker."""
-    found = shutil.which("promtool")
-    if found is None:
-        strict_skip("promtool is not installed: apt install prometheus")
-    return found
 
 
 class Cluster:
@@ -135,6 +122,68 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
 ]
 
 
+def no_match_yet(cluster: Cluster) -> None:
+    """A lease asks for a label that no node has, and somebody may still start one."""
+    cluster.api.spawn("q", affinity_tags={"gpu": True})
+    cluster.live(4)
+
+
+def waits_no_longer(cluster: Cluster) -> None:
+    """A lease waited long, and was claimed."""
+    cluster.api.spawn("q")
+    cluster.live(31)
+    cluster.api.rows("claim_task", queues=["q"], **cluster.node.who)
+    cluster.reap()
+
+
+def late(cluster: Cluster) -> None:
+    """A node misses two heartbeats."""
+    cluster.clock.advance(MINUTE / 2)
+    cluster.reap()
+
+
+def back(cluster: Cluster) -> None:
+    """A node was away, and beats again."""
+    silent(cluster)
+    cluster.live(1)
+
+
+def fails_once(cluster: Cluster) -> None:
+    """A lease fails, and is tried again."""
+    claim = cluster.api.running("q", cluster.node)
+    cluster.api.rows("fail_lease", **token(claim), error={})
+    cluster.settle_down()
+
+
+def given_back(cluster: Cluster) -> None:
+    """A worker that stops gives its lease back."""
+    claim = cluster.api.running("q", cluster.node)
+    cluster.api.rows("release_lease", **token(claim))
+    cluster.settle_down()
+
+
+def reaped_lately(cluster: Cluster) -> None:
+    """The only worker has had something else to do."""
+    for _ in range(3):
+        cluster.clock.advance(MINUTE / 2)
+        cluster.api.rows("heartbeat_node", **cluster.node.who, claims=[])
+
+
+def held_back_shortly(cluster: Cluster) -> None:
+    """A worker took four minutes over the transaction that completed a lease."""
+    node = cluster.api.node(heartbeat_timeout=86400)
+    claim = cluster.api.running("q", node)
+    with psycopg.connect(cluster.dsn) as idle:
+        Api(idle).rows("complete_lease", **token(claim))
+        cluster.live(4)
+
+
+NOT_YET: list[Callable[[Cluster], None]] = [
+    *(no_match_yet, waits_no_longer, late, back, fails_once, given_back),
+    *(reaped_lately, held_back_shortly),
+]
+
+
 @pytest.fixture
 def cluster(conn: psycopg.Connection[Any], dsn: str, clock: Clock) -> Cluster:
     """A calm one."""
@@ -149,10 +198,9 @@ def collector(dsn: str) -> Iterator[HwqueueCollector]:
     made.close()
 
 
-@pytest.fixture
-def firing(promtool: str, tmp_path: Path) -> Callable[[Values, Values], set[str]]:
-    """Which alerts fire when figures change so."""
-    return lambda before, after: evaluate(promtool, tmp_path, before, after)
+def fire(folder: Path, before: Values, after: Values) -> list[Alert]:
+    """The alerts that fire after figures have been `before` for a minute and `after` for nine."""
+    return firing(folder, [before, *[after] * 9])
 
 
 @pytest.mark.parametrize(
@@ -161,65 +209,46 @@ def firing(promtool: str, tmp_path: Path) -> Callable[[Values, Values], set[str]
 def test_an_alert_for_each_situation(
     cluster: Cluster,
     collector: HwqueueCollector,
-    firing: Callable[[Values, Values], set[str]],
+    tmp_path: Path,
     happens: Callable[[Cluster], None],
     alerts: set[str],
 ) -> None:
     before = scrape(collector)
     happens(cluster)
-    assert firing(before, scrape(collector)) == alerts
+    found = fire(tmp_path, before, scrape(collector))
+    assert {alert.name for alert in found} == alerts
+    for alert in found:
+        [rule] = [rule for rule in rules() if rule["alert"] == alert.name]
+        said = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert said <= set(alert.labels), "labels that the series do not have are left blank"
+
+
+@pytest.mark.parametrize("happens", NOT_YET, ids=lambda happens: happens.__name__)
+def test_no_alert_before_its_time(
+    cluster: Cluster,
+    collector: HwqueueCollector,
+    tmp_path: Path,
+    happens: Callable[[Cluster], None],
+) -> None:
+    before = scrape(collector)
+    happens(cluster)
+    assert fire(tmp_path, before, scrape(collector)) == []
 
 
 def test_a_database_that_is_gone(
-    cluster: Cluster, collector: HwqueueCollector, firing: Callable[[Values, Values], set[str]]
+    cluster: Cluster, collector: HwqueueCollector, tmp_path: Path
 ) -> None:
-    gone = HwqueueCollector("host=127.0.0.1 port=1")
-    assert firing(scrape(collector), scrape(gone)) == {"HwqueueScrapeFails"}
-    assert firing({}, {}) == {"HwqueueScrapeFails"}
+    gone = scrape(HwqueueCollector("host=127.0.0.1 port=1"))
+    for after in (gone, {}):
+        [alert] = fire(tmp_path, scrape(collector), after)
+        assert alert.name == "HwqueueScrapeFails"
 
 
 def test_every_alert_has_its_situation() -> None:
-    [group] = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
     covered = set().union(*(alerts for _, alerts in SITUATIONS))
-    assert {rule["alert"] for rule in group["rules"]} == covered | {"HwqueueScrapeFails"}
+    assert {rule["alert"] for rule in rules()} == covered | {"HwqueueScrapeFails"}
 
 
-def test_promtool_takes_the_rules(promtool: str) -> None:
-    run = subprocess.run([promtool, "check", "rules", ALERTS], capture_output=True, check=False)
+def test_promtool_takes_the_rules() -> None:
+    run = subprocess.run([promtool(), "check", "rules", ALERTS], capture_output=True, check=False)
     assert run.returncode == 0, run.stderr
-
-
-def _text(values: Values, name: str, labels: tuple[tuple[str, str], ...]) -> str:
-    """A value as promtool reads it; _ when there is none."""
-    return repr(values[name, labels]) if (name, labels) in values else "_"
-
-
-def evaluate(promtool: str, folder: Path, before: Values, after: Values) -> set[str]:
-    """The alerts that fire after figures have been `before` for a minute and `after` for nine.
-
-    promtool compares with what is expected and prints what it got: so nothing is expected.
-    """
-    series = [
-        {
-            "series": f"{name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels)}}}",
-            "values": f"{_text(before, name, labels)} {_text(after, name, labels)}"
-            + ("x9" if (name, labels) not in after else "+0x8"),
-        }
-        for name, labels in sorted(before | after)
-    ]
-    test = {
-        "interval": "1m",
-        "input_series": series or [{"series": "up", "values": "0x9"}],
-        "promql_expr_test": [{"expr": FIRING, "eval_time": "9m", "exp_samples": []}],
-    }
-    file = folder / "test.yml"
-    file.write_text(
-        json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [test]}),
-        encoding="utf-8",
-    )
-    run = subprocess.run(
-        [promtool, "test", "rules", file], capture_output=True, text=True, check=False
-    )
-    said = run.stdout + run.stderr
-    assert "FAILED" in said or run.returncode == 0, said
-    return {word.split('"')[1] for word in said.replace("{", " ").split() if "alertname=" in word}

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 
 from hwqueue.client import Client
@@ -17,6 +16,7 @@ from hwqueue.metrics import METRICS, HwqueueCollector, registry_for
 from hwqueue.metrics.table import OF_THE_SCRAPE
 from hwqueue.testing import Clock
 from hwqueue.types import Sample
+from tests.metrics.promtool import Values, read
 from tests.sql.api import Api, count_all, token
 
 SECOND = timedelta(seconds=1)
@@ -29,17 +29,10 @@ END_SESSIONS = """
   where datname = current_database() and application_name = 'hwqueue metrics'
 """
 
-Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
 
 def scrape(collector: HwqueueCollector) -> Values:
     """All samples by name and labels, as Prometheus would read them."""
-    text = generate_latest(registry_for(collector)).decode()
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return read(generate_latest(registry_for(collector)).decode())
 
 
 @pytest.fixture

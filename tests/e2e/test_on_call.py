@@ -1,0 +1,295 @@
+"""The walk-through for people on call, docs/howto/on_call.md: every step as it is written there.
+
+| written | done |
+|---|---|
+| a block of python | the file that its first line names |
+| a block of sh | run in the one shell of the story |
+| a block of console | each command is run and has to print what follows it |
+| in a numbered list: open <..>, click **..**, see **..**, enter `$..` as **..** | in a browser |
+| *5 minutes later* | the queue's clock moves; workers beat, Prometheus scrapes |
+| > **Name** fires: .. / is resolved | promtool: that alert, in these words, and no other |
+
+Compared without widths of columns; times, spans and ids may be others. An id of the page stands for
+the one in its place from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import psycopg
+import pytest
+from markdown_it.token import Token
+from playwright.sync_api import Page, expect
+
+from hwqueue.client import Client
+from hwqueue.testing import Clock
+from tests.dashboard.screenshots import browsing, chromium
+from tests.e2e.test_serve import wait_until_ready
+from tests.e2e.worker_support import BOUND_SECONDS, wait_until
+from tests.fix_db import strict_skip
+from tests.metrics.promtool import Values, firing, read
+from tests.shell_lines import session, tokens
+from tests.sql.api import count_all
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "on_call.md"
+LOGIN = "worker"  # what the page calls the user of the database
+ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+MASKS = (
+    (ID, "ID"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00(:00)?"), "TIME"),
+    (re.compile(r"\b\d+(?:ms|s|[mhd](?:\d+[smh])?)\b"), "SPAN"),
+    (re.compile(" +"), " "),
+)
+DEED = re.compile(
+    r"\b(?P<verb>open|click|see|enter) (?:<(?P<url>[^>]+)>"
+    r"|(?:`\$(?P<variable>\w+)` as )?\*\*(?P<what>.+?)\*\*)",
+    re.IGNORECASE,
+)
+HALF_A_MINUTE = timedelta(seconds=30)
+
+pytestmark = pytest.mark.embedded
+
+
+class Shell:
+    """Somebody's shell, with its jobs; it stops at the first command that fails."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self._errors = (folder / "shell.log").open("w+")
+        self.process = subprocess.Popen(
+            ["bash", "--norc", "-eo", "pipefail"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, cwd=folder, env=env, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, script: str) -> str:
+        """Run lines; what they print."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{script}\necho; echo --end--\n")
+        self.process.stdin.flush()
+        printed = ""
+        for line in self.process.stdout:
+            if line == "--end--\n":
+                return printed.removesuffix("\n")
+            printed += line
+        self._errors.seek(0)
+        raise AssertionError(f"{script}\n{printed}{self._errors.read()}")
+
+    def jobs(self) -> list[list[str]]:
+        """What runs in the background, by its words."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                found.append(child.cmdline())
+        return found
+
+    def workers(self) -> list[str]:
+        """The names of the nodes whose workers live."""
+        return [words[words.index("--name") + 1] for words in self.jobs() if "--name" in words]
+
+    def end(self) -> None:
+        """End it and all its jobs."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+        self._errors.close()
+
+
+def free_port() -> str:
+    """A port that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+@dataclass
+class Story:
+    """How to do each step, and what has happened so far."""
+
+    conn: psycopg.Connection[Any]
+    client: Client
+    clock: Clock
+    shell: Shell
+    page: Page
+    folder: Path
+    port: str = field(default_factory=free_port)
+    ids: dict[str, str] = field(default_factory=dict)
+    history: list[Values] = field(default_factory=list)
+    alerts: set[str] = field(default_factory=set)
+    differs: list[str] = field(default_factory=list)
+
+    def written(self, text: str) -> str:
+        """A command or address as it stands, with the port and the ids of this run."""
+        text = text.replace("8080", self.port)
+        for there, here in self.ids.items():
+            text = text.replace(there, here)
+        return text
+
+    def block(self, token: Token) -> None:
+        """A block of the page, by its language."""
+        if token.info == "python":
+            name = token.content.partition("\n")[0].removeprefix("# ")
+            (self.folder / name).write_text(token.content, encoding="utf-8")
+        elif token.info == "sh":
+            self.shell.run(self.written(token.content))
+            self.settle()
+        else:
+            assert token.info == "console", f"nobody knows what to do with {token.info}"
+            for command, expected in session(token.content):
+                self.compare(command, "\n".join(expected))
+
+    def settle(self) -> None:
+        """Wait until what was started is there."""
+        wait_until(lambda: not any("bash" in words for words in self.shell.jobs()))
+        if any("serve" in words for words in self.shell.jobs()):
+            wait_until_ready(f"http://127.0.0.1:{self.port}")
+        logs = [self.folder / f"{name}.log" for name in self.shell.workers()]
+        wait_until(lambda: all("registered" in log.read_text(encoding="utf-8") for log in logs))
+
+    def compare(self, command: str, expected: str) -> None:
+        """Run a command that prints what the page says; differences are told together."""
+        printed = self.shell.run(f"{{ {self.written(command)}\n}} 2>&1").rstrip("\n")
+        printed = printed.replace(self.port, "8080").replace(self.conn.info.user, LOGIN)
+        if masked(printed) != masked(expected):
+            self.differs.append(f"$ {command}\n{printed}")
+        self.ids |= dict(zip(ID.findall(expected), ID.findall(printed), strict=False))
+
+    def deed(self, text: str) -> None:
+        """An item of a numbered list."""
+        found = list(DEED.finditer(text))
+        assert found, f"nothing to do in: {text}"
+        for each in found:
+            what = each["what"]
+            match each["verb"].lower():
+                case "open":
+                    self.page.goto(self.written(each["url"]))
+                case "click":
+                    link = self.page.get_by_role("link", name=what, exact=True)
+                    button = self.page.get_by_role("button", name=what, exact=True)
+                    link.or_(button).click()
+                case "enter":
+                    value = self.shell.run(f"echo ${each['variable']}").strip()
+                    self.page.get_by_label(what).fill(value)
+                case "see":
+                    expect(self.page.locator("main")).to_contain_text(what)
+
+    def pass_time(self, minutes: int) -> None:
+        """Let time pass as it does: workers beat twice a minute, Prometheus asks once."""
+        if not self.history:
+            self.scrape()
+        for _ in range(minutes):
+            for _ in range(2):
+                self.clock.advance(HALF_A_MINUTE)
+                self.beat()
+                count_all(self.conn)
+            self.scrape()
+
+    def beat(self) -> None:
+        """What each worker that lives would have done by now."""
+        alive = self.shell.workers()
+        for node in self.client.list_nodes():
+            if node.name in alive:
+                claims = [
+                    (c.lease_id, c.claim_token) for c in self.client.node_claims(node.node_id)
+                ]
+                self.client.heartbeat_node(node.node_id, node.node_epoch, claims=claims)
+
+    def scrape(self) -> None:
+        """What the server answers Prometheus."""
+        token = self.shell.run("echo $TOKEN").strip()
+        answer = httpx.get(
+            f"http://127.0.0.1:{self.port}/metrics",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=BOUND_SECONDS,
+        )
+        assert answer.status_code == 200, answer.text
+        self.history.append(read(answer.text))
+
+    def alert(self, text: str) -> None:
+        """An alert begins or ends, as the rules say."""
+        told = re.fullmatch(r"\*\*(\w+)\*\* (fires|is resolved)(?:: (.*))?", text, re.S)
+        assert told, f"not how alerts are told: {text}"
+        name, verb, said = told.groups()
+        found = {alert.name: alert for alert in firing(self.folder, self.history)}
+        if verb == "fires":
+            assert name in found, f"{name} does not fire, but {sorted(found)}"
+            self.alerts.add(name)
+            notes = found[name].annotations
+            words = "\n".join(notes[key] for key in ("summary", "description") if key in notes)
+            if words != said:
+                self.differs.append(f"> **{name}** fires: {words}")
+        else:
+            assert name not in found
+            self.alerts.remove(name)
+
+    def all_alerts_are_told(self) -> None:
+        """Nothing fires that the page does not tell."""
+        if self.history:
+            assert {alert.name for alert in firing(self.folder, self.history)} == self.alerts
+
+
+def masked(text: str) -> str:
+    """Text without what differs from run to run."""
+    for pattern, mask in MASKS:
+        text = pattern.sub(mask, text)
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+@pytest.fixture
+def shell(dsn: str, tmp_path: Path) -> Iterator[Shell]:
+    """Of somebody on whose machine hwqueue is installed."""
+    programs = Path(sys.executable).parent
+    env = os.environ | {"HWQUEUE_DSN": dsn, "PATH": f"{programs}:{os.environ['PATH']}"}
+    made = Shell(tmp_path, env)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def story(
+    conn: psycopg.Connection[Any], dsn: str, clock: Clock, shell: Shell, tmp_path: Path
+) -> Iterator[Story]:
+    """An empty database, a shell, and a browser."""
+    if chromium() is None:
+        strict_skip("no Chromium: apt-get install chromium, or name it: HWQUEUE_TEST_CHROMIUM")
+    clock.freeze()
+    with Client(dsn, pool_size=1) as client, browsing() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(BOUND_SECONDS * 1000)
+        yield Story(conn, client, clock, shell, page, tmp_path)
+
+
+def test_the_walk_through(story: Story) -> None:
+    expect.set_options(timeout=15_000)
+    context: list[str] = []
+    for token in tokens(PAGE):
+        if token.type.endswith("_open"):
+            context.append(token.type)
+        elif token.type.endswith("_close"):
+            context.pop()
+        if token.type == "heading_open":
+            story.all_alerts_are_told()
+        elif token.type == "fence":
+            story.block(token)
+        elif token.type == "inline" and "ordered_list_open" in context:
+            story.deed(token.content)
+        elif token.type == "inline" and "blockquote_open" in context:
+            story.alert(token.content)
+        elif token.type == "inline" and (
+            later := re.match(r"\*(\d+) minutes? later\*", token.content)
+        ):
+            story.pass_time(int(later[1]))
+    assert story.alerts == set()
+    assert not story.differs, "the page says something else than:\n\n" + "\n\n".join(story.differs)
