@@ -4358,12 +4358,12 @@ CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class
     LANGUAGE sql STABLE
     AS $$
   select jsonb_build_object('action', a.action, 'words', case a.action
-    when 'revive' then format('%s but are silent: start the worker of %s', m.nodes, a.samples)
-    when 'uncordon' then format('%s but are cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
+    when 'revive' then format('%s but for being silent: start the worker of %s', m.nodes, a.samples)
+    when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
     when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
-    when 'attest' then format('%s but are not %s: hwqueue node attest', m.nodes, a.words)
-    when 'resize' then format('%s but are smaller than %s: ask for less', m.nodes, a.words)
-    when 'isolate' then format('%s but do not offer %s: let them, or ask for less', m.nodes, a.words)
+    when 'attest' then format('%s but for not being %s: hwqueue node attest', m.nodes, a.words)
+    when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
+    when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
     else format('%s but for %s: relax it', m.nodes, a.words) end)
   from (
     select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
