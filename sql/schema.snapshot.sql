@@ -2566,7 +2566,6 @@ begin
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
-    delete from hwqueue.class_range r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;
@@ -4559,12 +4558,28 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
          or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
+CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_oldest xid8, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)) and bool_or(f.next_xid <= p_oldest), false)
+  from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
+$$;
+
 CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
   select coalesce((
     select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = p_value
     from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
+$$;
+
+CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids))
+      or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids));
+end
 $$;
 
 CREATE FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -4586,6 +4601,10 @@ $$;
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
+
+CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;
 
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
@@ -5371,10 +5390,9 @@ CREATE FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigi
 declare
   v_term hwqueue.term;
   v_fleet hwqueue.spread_fleet;
-  v_floor hwqueue.spread_floor;
+  v_floor record;
   v_gone jsonb;
   v_level bigint;
-  v_dropped text[];
 begin
   select t.* into v_term from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest;
   v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
@@ -5390,28 +5408,26 @@ begin
   elsif v_fleet.place_count < coalesce((p_spread ->> 'min_domains')::int, 1) then
     return 'spread_exceeded';
   end if;
-  select f.* into v_floor from hwqueue.spread_floor f
-  where f.shard_id = p_shard and f.term_id = v_term.term_id order by f.floor_id desc limit 1;
-  -- not for ever: what has been written since is passed at every look, even if it is one place over and over
-  if v_floor.places_digest is distinct from v_fleet.places_digest
-     or pg_snapshot_xmax(pg_current_snapshot())::text::bigint - v_floor.next_xid::text::bigint > 10000 then
-    return 'unlooked';
-  end if;
-  v_dropped := array(
+  -- one statement, one snapshot: prune_counts removes what the floors that are there know of
+  select f.places_digest, f.least, f.lowest, f.next_xid, array(
     select k.domain from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= v_floor.next_xid
+    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
     union all
     select k.domain from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (v_floor.unseen)
-    limit 129);
-  if cardinality(v_dropped) > 128 then
+    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
+    limit 129) as dropped into v_floor
+  from (
+    select o.* from hwqueue.spread_floor o
+    where o.shard_id = p_shard and o.term_id = v_term.term_id order by o.floor_id desc limit 1) f;
+  if v_floor.places_digest is distinct from v_fleet.places_digest or hwqueue.is_old_floor(v_floor.next_xid)
+     or cardinality(v_floor.dropped) > 128 then
     return 'unlooked';
   elsif exists (
       select 1
       from (
         select l as place, true as is_live from unnest(v_floor.lowest) l where v_floor.least < v_level
         union all
-        select d, false from unnest(v_dropped) d
+        select d, false from unnest(v_floor.dropped) d
         union all
         select g, false from jsonb_object_keys(v_gone) g
       ) s
@@ -5805,8 +5821,9 @@ begin
     select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
            s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
            hwqueue.is_live(n, s, p_now) as is_live,
-           not hwqueue.is_live(n, s, p_now) and exists (
-             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id) as has_died
+           -- one in doubt may have claims that are not committed
+           not hwqueue.is_live(n, s, p_now) and (s.seen_at + 2 * n.heartbeat_timeout > p_now or exists (
+             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
       where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
@@ -5917,9 +5934,12 @@ begin
     where n.shard_id = p_shard and n.node_id = any (v_named)
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
   )
-  select b.affinity, w.affinity, coalesce(least(b.live_until, w.live_until), 'infinity'), x.unseen, x.next_xid
+  select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid
   into v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid
   from hwqueue.seen_now() x
+  left join lateral (
+    select p_now + interval '1 second' as until from hwqueue.node_state s
+    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
   -- from either end, to the first that lives
   left join lateral (
     select a.affinity, l.live_until from (select * from able order by affinity desc offset 0) a
@@ -8792,7 +8812,37 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+      -- all of them at once: few classes are retired, and claims have no index by class
+      and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u where u.shard_id = p_shard))
     order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+begin
+  delete from hwqueue.term_count k where k.ctid = any (array(
+    select o.ctid from hwqueue.term_count o
+    where o.shard_id = p_shard and (
+      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or hwqueue.is_drop_known(o.term_id, o.dropped_xid, v_oldest, p_shard))
+      or not exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id))
+    limit p_limit for update skip locked));
+  with parted as (
+    select o.term_id, o.domain from hwqueue.term_count o
+    where o.shard_id = p_shard group by o.term_id, o.domain having count(*) > 1 limit p_limit
+  ), held as (
+    select o.ctid as place from parted p
+    join hwqueue.term_count o on o.shard_id = p_shard and o.term_id = p.term_id and o.domain = p.domain for update of o skip locked
+  ), gone as (
+    delete from hwqueue.term_count k where k.ctid = any (array(select h.place from held h)) returning k.*
+  )
+  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
+         case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end  -- the latest of them need not be the last to be seen
+  from gone g group by g.term_id, g.domain;
 end
 $$;
 
@@ -8832,6 +8882,29 @@ begin
   delete from hwqueue.spread_fleet f where f.ctid = any (array(
     select o.ctid from hwqueue.spread_fleet o
     where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour' limit p_limit for update skip locked));
+  delete from hwqueue.class_range r where r.ctid = any (array(
+    select o.ctid from hwqueue.class_range o
+    where o.shard_id = p_shard and (o.live_until < p_now - interval '1 hour' or not exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = o.class_id)) limit p_limit for update skip locked));
+end
+$$;
+
+CREATE FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from hwqueue.spread_floor f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_floor o
+    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
+  select p_shard, t.term_id, 0, 0, '{}', x.unseen, x.next_xid
+  from hwqueue.seen_now() x
+  cross join hwqueue.term t
+  where t.shard_id = p_shard and t.use = 'skew'
+    and exists (select 1 from hwqueue.term_count k
+                where k.shard_id = p_shard and k.term_id = t.term_id and k.leases = 0 and k.dropped_xid is not null)
+    and not exists (select 1 from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = t.term_id);
 end
 $$;
 
@@ -8957,14 +9030,8 @@ begin
   v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms));
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
-  delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
-  delete from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = any (v_terms);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  delete from hwqueue.term_count k where k.ctid = any (array(
-    select o.ctid from hwqueue.term_count o
-    -- what says when it was lowered stays: who remembers a floor may not know of it yet
-    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 and o.dropped_xid is null or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  perform hwqueue.prune_floors(p_limit, p_shard), hwqueue.prune_counts(p_limit, p_shard);
   return cardinality(v_terms);
 end
 $$;
@@ -10367,6 +10434,7 @@ declare
   v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
   v_safe timestamptz := '-infinity';
   v_left int := p_limit;
+  v_stretches int := 60;  -- each takes milliseconds, however little it is
   v_first timestamptz;
   v_until timestamptz;
 begin
@@ -10390,8 +10458,9 @@ begin
       mark.counted_to := v_safe;
       exit;
     end if;
-    more := v_left <= 0;
+    more := v_left <= 0 or v_stretches <= 0;
     exit when more;
+    v_stretches := v_stretches - 1;
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
     -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
@@ -11198,8 +11267,9 @@ begin
     select c from unnest(v_classes) c
     where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term
-  return hwqueue.mark_checked(v_classes, p_shard) or p_term.written_xid = '0'::xid8;
+  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
+  -- known it; claims go by class_term then, and do not see these rows until this is committed
+  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0'::xid8;
 end
 $$;
 
@@ -11535,6 +11605,7 @@ begin
     from unnest(p_positions) with ordinality f(position, ordinal)
     cross join unnest(p_queue_ids) q(queue_id)
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
+    where r.class_id = any (p_classes)
     order by f.ordinal limit p_limit
     for update of r skip locked);
   while v_places = '{}' loop
@@ -11552,6 +11623,7 @@ begin
         order by h.position limit v_depth
       ) c
       join hwqueue.ready r on r.ctid = c.place
+      where r.class_id = any (p_classes)
       limit p_limit
       for update of r skip locked);
     exit when v_depth >= 16384;
@@ -14786,13 +14858,19 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_oldest xid8, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -15184,9 +15262,13 @@ GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

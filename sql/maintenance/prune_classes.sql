@@ -1,5 +1,6 @@
 -- Removes retired classes that no lease refers to, once nobody can come any more who found them: step 3 of stamp_retired. A class
--- that a late spawn used after all stays until that lease is gone.
+-- that a late spawn used after all stays until that lease is gone; one that a lease runs as, although it has a class of its own by now
+-- (give_target), until it has run.
 -- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -11,6 +12,8 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+      -- all of them at once: few classes are retired, and claims have no index by class
+      and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u where u.shard_id = p_shard))
     order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
 end
 $$;
@@ -27,7 +30,8 @@ begin
 end
 $$;
 
--- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number.
+-- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number. What is
+-- remembered of their patience may be held by a claim: prune_fleets removes it.
 -- Locks: the caller holds the class rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -49,7 +53,6 @@ begin
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
-    delete from hwqueue.class_range r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;

@@ -15,6 +15,7 @@ end
 $$;
 
 -- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when they are idle; null: there are none.
+-- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and is not committed (look_at_fleet).
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns hwqueue.class_range
 language plpgsql stable
@@ -42,9 +43,12 @@ begin
     where n.shard_id = p_shard and n.node_id = any (v_named)
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
   )
-  select b.affinity, w.affinity, coalesce(least(b.live_until, w.live_until), 'infinity'), x.unseen, x.next_xid
+  select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid
   into v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid
   from hwqueue.seen_now() x
+  left join lateral (
+    select p_now + interval '1 second' as until from hwqueue.node_state s
+    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
   -- from either end, to the first that lives
   left join lateral (
     select a.affinity, l.live_until from (select * from able order by affinity desc offset 0) a

@@ -1,4 +1,5 @@
--- Counts what ended since the last call (count_ended), about p_limit of it, so that nothing is ever counted twice or missed. Claims and
+-- Counts what ended since the last call (count_ended), about p_limit of it and 60 minutes in which anything did, so that nothing is ever
+-- counted twice or missed. Claims and
 -- settlements write nothing for it: it reads what they leave behind, finished leases and attempts, by the time they ended.
 -- Such a row may be committed long after that time, so the count goes only up to a moment before which nothing can come any more.
 -- Whoever writes one takes its transaction's id before it reads the clock. So what can still come from before p_now is from
@@ -14,6 +15,7 @@ declare
   v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
   v_safe timestamptz := '-infinity';
   v_left int := p_limit;
+  v_stretches int := 60;  -- each takes milliseconds, however little it is
   v_first timestamptz;
   v_until timestamptz;
 begin
@@ -37,8 +39,9 @@ begin
       mark.counted_to := v_safe;
       exit;
     end if;
-    more := v_left <= 0;
+    more := v_left <= 0 or v_stretches <= 0;
     exit when more;
+    v_stretches := v_stretches - 1;
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
     -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');

@@ -1,7 +1,6 @@
 -- Removes terms that no class asks any more, with their counts, and counts that have come to nothing; what they selected is claimed as
 -- before they came. Gives the number of terms.
--- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, skip locked; what it deletes, which claims and settlements
--- may hold for a moment. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -22,14 +21,8 @@ begin
   v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms));
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
-  delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = any (v_terms);
-  delete from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = any (v_terms);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  delete from hwqueue.term_count k where k.ctid = any (array(
-    select o.ctid from hwqueue.term_count o
-    -- what says when it was lowered stays: who remembers a floor may not know of it yet
-    where o.shard_id = p_shard and (o.leases = 0 and o.holders = 0 and o.dropped_xid is null or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  perform hwqueue.prune_floors(p_limit, p_shard), hwqueue.prune_counts(p_limit, p_shard);
   return cardinality(v_terms);
 end
 $$;
@@ -60,7 +53,8 @@ begin
 end
 $$;
 
--- Removes what is remembered of the fleet and nobody has asked for in an hour: nobody may ask again.
+-- Removes what is remembered of the fleet, for max_skew and for patience, and nobody has asked for in an hour: nobody may ask again; and what is
+-- remembered for classes that are gone.
 -- Locks: those rows, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -69,5 +63,9 @@ begin
   delete from hwqueue.spread_fleet f where f.ctid = any (array(
     select o.ctid from hwqueue.spread_fleet o
     where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour' limit p_limit for update skip locked));
+  delete from hwqueue.class_range r where r.ctid = any (array(
+    select o.ctid from hwqueue.class_range o
+    where o.shard_id = p_shard and (o.live_until < p_now - interval '1 hour' or not exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = o.class_id)) limit p_limit for update skip locked));
 end
 $$;

@@ -69,8 +69,9 @@ begin
     select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
            s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
            hwqueue.is_live(n, s, p_now) as is_live,
-           not hwqueue.is_live(n, s, p_now) and exists (
-             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id) as has_died
+           -- one in doubt may have claims that are not committed
+           not hwqueue.is_live(n, s, p_now) and (s.seen_at + 2 * n.heartbeat_timeout > p_now or exists (
+             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
       where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p

@@ -9,10 +9,9 @@ as $$
 declare
   v_term hwqueue.term;
   v_fleet hwqueue.spread_fleet;
-  v_floor hwqueue.spread_floor;
+  v_floor record;
   v_gone jsonb;
   v_level bigint;
-  v_dropped text[];
 begin
   select t.* into v_term from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest;
   v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
@@ -28,28 +27,26 @@ begin
   elsif v_fleet.place_count < coalesce((p_spread ->> 'min_domains')::int, 1) then
     return 'spread_exceeded';
   end if;
-  select f.* into v_floor from hwqueue.spread_floor f
-  where f.shard_id = p_shard and f.term_id = v_term.term_id order by f.floor_id desc limit 1;
-  -- not for ever: what has been written since is passed at every look, even if it is one place over and over
-  if v_floor.places_digest is distinct from v_fleet.places_digest
-     or pg_snapshot_xmax(pg_current_snapshot())::text::bigint - v_floor.next_xid::text::bigint > 10000 then
-    return 'unlooked';
-  end if;
-  v_dropped := array(
+  -- one statement, one snapshot: prune_counts removes what the floors that are there know of
+  select f.places_digest, f.least, f.lowest, f.next_xid, array(
     select k.domain from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= v_floor.next_xid
+    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
     union all
     select k.domain from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (v_floor.unseen)
-    limit 129);
-  if cardinality(v_dropped) > 128 then
+    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
+    limit 129) as dropped into v_floor
+  from (
+    select o.* from hwqueue.spread_floor o
+    where o.shard_id = p_shard and o.term_id = v_term.term_id order by o.floor_id desc limit 1) f;
+  if v_floor.places_digest is distinct from v_fleet.places_digest or hwqueue.is_old_floor(v_floor.next_xid)
+     or cardinality(v_floor.dropped) > 128 then
     return 'unlooked';
   elsif exists (
       select 1
       from (
         select l as place, true as is_live from unnest(v_floor.lowest) l where v_floor.least < v_level
         union all
-        select d, false from unnest(v_dropped) d
+        select d, false from unnest(v_floor.dropped) d
         union all
         select g, false from jsonb_object_keys(v_gone) g
       ) s

@@ -16,8 +16,20 @@ begin
     select c from unnest(v_classes) c
     where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term
-  return hwqueue.mark_checked(v_classes, p_shard) or p_term.written_xid = '0'::xid8;
+  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
+  -- known it; claims go by class_term then, and do not see these rows until this is committed
+  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0'::xid8;
+end
+$$;
+
+-- Whether somebody remembers of one of these classes who may run it.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.is_judged(p_class_ids bigint[], p_shard int) returns boolean
+language plpgsql volatile
+as $$
+begin
+  return exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids))
+      or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids));
 end
 $$;
 

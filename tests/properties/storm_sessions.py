@@ -56,6 +56,7 @@ class Storm:
     dsn: str
     seed: int
     steps: int
+    naming: float = 0.0  # how many leases name one of the latest, which gets a class of its own
     epochs: dict[UUID, int] = field(default_factory=dict)
     specs: dict[UUID, Options] = field(default_factory=dict)
     instances: Counter[UUID] = field(default_factory=Counter)
@@ -169,8 +170,9 @@ class Session:
     def lease_like_others(self, others: list[UUID]) -> Options:
         """Mostly of a kind that there is: every new kind brings new terms, for ever."""
         kinds = self.storm.kinds
-        if len(kinds) < KINDS or self.choose.random() < 0.03:
-            kinds.append(lease_options(self.choose, others))
+        naming = self.storm.naming
+        if len(kinds) < KINDS or self.choose.random() < max(0.03, naming):
+            kinds.append(lease_options(self.choose, others, naming))
         return self.choose.choice(kinds[-KINDS:])
 
     def some_claims(self, node: UUID, most: int) -> list[Row]:

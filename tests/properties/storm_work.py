@@ -89,8 +89,8 @@ def _devices(number: int) -> list[Options]:
     ]
 
 
-def lease_options(choose: Random, others: Sequence[UUID]) -> Options:
-    """A lease of any kind; `others` are leases that it may ask about."""
+def lease_options(choose: Random, others: Sequence[UUID], naming: float = 0.0) -> Options:
+    """A lease of any kind; `others` are leases that it may ask about, so much more often."""
     options: Options = {"labels": {"app": choose.choice(_APPS)}, "tenant": "t"}
     if choose.random() < 0.3:
         options["labels"]["tier"] = "1"
@@ -98,14 +98,16 @@ def lease_options(choose: Random, others: Sequence[UUID]) -> Options:
         options["service_id"] = str(choose.choice(SERVICES))
     if choose.random() < 0.2:
         options["priority"] = choose.randint(0, 3)
-    if placement := _placement(choose, others):
+    if placement := _placement(choose, others, naming):
         options["placement"] = placement
     return options
 
 
-def _placement(choose: Random, others: Sequence[UUID]) -> Options:
+def _placement(choose: Random, others: Sequence[UUID], naming: float) -> Options:
     placement: Options = {}
-    if choose.random() < 0.5:
+    if naming and others and choose.random() < naming:
+        placement["require"] = [_about_a_lease(choose, others, choose.choice(_DOMAINS))]
+    elif choose.random() < 0.5:
         placement["require"] = [
             _requirement(choose, others) for _ in range(choose.choice([1, 1, 1, 2]))
         ]
@@ -142,11 +144,15 @@ def _requirement(choose: Random, others: Sequence[UUID]) -> Options:
             service |= choose.choice([{}, {"domain": domain}])
             return service | choose.choice([{}, {"away": True}, {"away": True}])
         case 7 if others:
-            lease: Options = {"lease": str(choose.choice(others)), "domain": domain}
-            return lease | choose.choice([{}, {"away": True}])
+            return _about_a_lease(choose, others, domain)
         case _:
             zone = {"label": "zone", "op": "in", "values": [choose.choice("ab")]}
             return choose.choice([zone, {"any": [[zone], [about | {"away": True}]]}])
+
+
+def _about_a_lease(choose: Random, others: Sequence[UUID], domain: str) -> Options:
+    lease: Options = {"lease": str(choose.choice(others)), "domain": domain}
+    return lease | choose.choice([{}, {"away": True}])
 
 
 def _spread(choose: Random) -> Options:

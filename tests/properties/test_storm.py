@@ -43,6 +43,11 @@ def test_storm(dsn: str, seed: int) -> None:
     blow(Storm(dsn, seed, steps=150))
 
 
+def test_storm_of_names(dsn: str) -> None:
+    """A short one in which leases that wait get classes of their own, one after the other."""
+    blow(Storm(dsn, SEED, steps=100, naming=0.4))
+
+
 @pytest.mark.slow
 def test_long_storm(server_dsn: str, template: str) -> None:
     """As many storms as there is time for, each in a database of its own."""
@@ -50,7 +55,7 @@ def test_long_storm(server_dsn: str, template: str) -> None:
     seed = SEED
     while seed == SEED or monotonic() < ends:
         with fresh_database(server_dsn, template) as dsn:
-            storm = Storm(dsn, seed, steps=1500)
+            storm = Storm(dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0))
             blow(storm)
         print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
         seed += 1

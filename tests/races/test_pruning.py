@@ -9,11 +9,16 @@ from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import interleave
+from tests.races.terms import broken, lease, place, publish, spread
 from tests.sql.api import outlive
 
 DAY = timedelta(days=1)
 PRUNE = "select leases from hwqueue.prune(p_limit => %s)"
 REGULAR = "select leases from hwqueue.prune(p_limit => %s, p_unless_within => '10 s')"
+LOOK = "select hwqueue.look_around(class_id, hwqueue.clock(), 0) from hwqueue.placement_class"
+REMEMBERED = (
+    "select (select count(*) from hwqueue.spread_floor), (select count(*) from hwqueue.class_range)"
+)
 CLASSES = "select count(*) from hwqueue.placement_class"
 
 
@@ -62,3 +67,53 @@ def test_one_of_many_prunes_at_a_time(conn: psycopg.Connection, dsn: str, clock:
         assert other.conn.execute(REGULAR, [10]).fetchall() == [(2,)]
         sleeper.commit()
         assert other.conn.execute(REGULAR, [10]).fetchall() == [(0,)]
+
+
+def test_a_lease_runs_as_a_class_that_it_has_no_more(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """It got one of its own while it ran: the other one stays until it has run."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"claim_timeout": "1 day", "retain_completed": 0})
+    node = register(conn)
+    named = direct.spawn(QUEUE, lease("web"))["lease_id"]
+    [claim] = direct.claim(QUEUE, *node)
+    direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(named), "away": True}]}})
+    publish(direct)
+    clock.advance(timedelta(hours=2))
+    for _ in range(4):
+        outlive(conn)
+        conn.execute(PRUNE, [10])
+    assert broken(conn) == []
+    direct.complete(named, claim["claim_token"])
+    [(classes,)] = conn.execute(CLASSES).fetchall()
+    for _ in range(4):
+        outlive(conn)
+        conn.execute(PRUNE, [10])
+    assert conn.execute(CLASSES).fetchall() == [(classes - 1,)]
+    assert broken(conn) == []
+
+
+def test_beside_an_open_look_at_the_fleet(conn: psycopg.Connection, dsn: str) -> None:
+    """What is remembered for what is gone now is held: prune does not wait, and comes back."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    place(conn, 1, 1)
+    direct.spawn(QUEUE, lease("web", spread("web", max_skew=1)))
+    direct.spawn(QUEUE, {"placement": {"prefer": [{"weight": 1, "when": {"rack": 2}}]}})
+    publish(direct)
+    conn.execute(LOOK)
+    with interleave(dsn, SHORT) as actor:
+        sleeper, other = actor(), actor()
+        sleeper.begin()
+        sleeper.conn.execute(LOOK)
+        other.conn.execute("delete from hwqueue.lease")
+        other.conn.execute("delete from hwqueue.ready")
+        other.conn.execute(
+            "select hwqueue.delete_classes(array_agg(class_id), 10, 0) from hwqueue.placement_class"
+        )
+        other.conn.execute("select hwqueue.prune_terms(10, 0)")
+        assert other.conn.execute(PRUNE, [10]).fetchall() == [(0,)]
+        sleeper.commit()
+        other.conn.execute(PRUNE, [10])
+        assert other.conn.execute(REMEMBERED).fetchall() == [(0, 0)]

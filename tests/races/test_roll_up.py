@@ -78,6 +78,23 @@ def test_a_settlement_that_is_committed_late(
     assert counted(conn)["completed"] == 3
 
 
+def test_many_minutes_at_once(conn: psycopg.Connection, clock: Clock) -> None:
+    """Nobody has reaped for long: a call counts an hour of them, the next one goes on."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    direct.spawn_many(QUEUE, [{}] * 70)
+    for _ in range(70):
+        [claim] = direct.claim(QUEUE, *node)
+        direct.complete(claim["lease_id"], claim["claim_token"])
+        clock.advance(timedelta(minutes=1))
+    while counted(conn)["completed"] == 0:  # others may hold it back for a moment
+        [(more,)] = conn.execute("select more from hwqueue.reap()").fetchall()
+    assert (counted(conn)["completed"], more) == (60, True)
+    count_all(conn)
+    assert counted(conn)["completed"] == 70
+
+
 @pytest.mark.parametrize(
     ("elsewhere", "work"),
     [

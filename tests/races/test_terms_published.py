@@ -29,6 +29,11 @@ OTHER = "other"
 SERVICE = str(uuid4())
 NAMED = str(uuid4())
 FAR = 9  # claims while something is open: more than a term needs when nothing is
+_OWN_CLASS = """
+  select c.target is not null from hwqueue.ready r
+  join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
+  where r.lease_id = %s
+"""
 
 # who is in flight, and who then asks to be away from it
 ASKING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -526,4 +531,63 @@ def test_a_node_that_judges_holds_up_no_term(conn: psycopg.Connection, dsn: str)
         assert ids(other.direct.claim(OTHER, *beside)) == [held]
         other.direct.spawn(QUEUE, lease("web"))
         assert other.direct.claim(QUEUE, *one_node) == []
+    assert broken(conn) == []
+
+
+def test_a_class_that_was_judged_beside_who_writes_the_term(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Its claims are checked anyway, for another term: they must know of this one first."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    direct.spawn(OTHER, lease("db", away("web", "label:zone")))
+    publish(direct)
+    only_there = lease("web", {"require": [{"node": str(one_node[0])}]})
+    held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        publisher, other = actor(), actor()
+        publisher.begin()
+        publisher.direct.reap()  # the term is written; the class below it cannot see
+        known(other.direct, only_there, one_node)
+        publisher.commit()
+        running = direct.spawn(QUEUE, only_there)["lease_id"]
+        publisher.begin()
+        publisher.direct.reap()
+        assert ids(other.direct.claim(QUEUE, *one_node)) == [running]
+        publisher.commit()
+    publish(direct)
+    assert broken(conn) == []
+    assert held not in ids(direct.claim(OTHER, *two_node, qty=9))
+
+
+def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Somebody names it: the claim that had looked at it leaves it, to be checked anew."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    licensed = node_spec(2, rack=1, labels={"zone": "1"}, capacity={"license": 9})
+    direct.register(two_node[0], licensed)  # not plain: it looks at the front of several classes
+    keeping = lease("web", away("db"))
+    direct.spawn(OTHER, lease("db"))
+    direct.spawn(OTHER, keeping)
+    publish(direct)
+    assert len(direct.claim(OTHER, *one_node)) == 1
+    first = direct.spawn(QUEUE, keeping)["lease_id"]
+    rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
+    assert ids(direct.claim(QUEUE, *two_node)) == rest[:1]  # all classes are judged
+    pause_at(conn, "take_best", "places := hwqueue.take_lane")
+    with interleave(dsn) as actor:
+        worker, publisher = actor(), actor()
+        pauses(worker)
+        with pause_closed(conn):
+            claimed = worker.start(lambda d: d.claim(QUEUE, *two_node))
+            worker.wait_until_parked()
+            publisher.direct.spawn(OTHER, {"placement": {"require": [{"lease": str(first)}]}})
+            publisher.direct.reap()
+            assert conn.execute(_OWN_CLASS, [first]).fetchall() == [(True,)]
+        assert ids(claimed.result(TIMEOUT)) == rest[1:2]
+    publish(direct)
     assert broken(conn) == []

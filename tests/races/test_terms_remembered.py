@@ -11,8 +11,18 @@ import pytest
 from hwqueue.testing import install_clock
 from tests.direct import Direct, Row
 from tests.races.cluster import QUEUE, node_spec
-from tests.races.interleave import interleave
-from tests.races.terms import ids, lease, place, publish, spread
+from tests.races.interleave import TIMEOUT, interleave
+from tests.races.terms import (
+    broken,
+    ids,
+    lease,
+    pause_at,
+    pause_closed,
+    pauses,
+    place,
+    publish,
+    spread,
+)
 
 Node = tuple[UUID, int]
 IDS = [UUID(int=number) for number in (1, 2, 3)]
@@ -21,6 +31,9 @@ _LOOK = """
   select hwqueue.look_around(c.class_id, hwqueue.clock(), 0) from hwqueue.placement_class c
   where c.spread <> '[]'
 """
+_PRUNE = "select hwqueue.prune()"
+_NOTHING = "select count(*) from hwqueue.term_count where leases = 0"
+_ROWS = "select count(*) from hwqueue.term_count group by domain order by domain"
 
 
 def one_everywhere(conn: psycopg.Connection[Any]) -> tuple[list[Node], list[Row]]:
@@ -156,6 +169,142 @@ def test_what_nobody_asks_for_is_forgotten(conn: psycopg.Connection) -> None:
         [(left,)] = conn.execute("select count(*) from hwqueue.spread_fleet").fetchall()
         assert left == kept
         clock.advance(timedelta(hours=2))
+
+
+def test_what_a_dead_node_runs_is_not_there(conn: psycopg.Connection) -> None:
+    """Its lease has not expired; its place, which lives, has none, also when that is remembered."""
+    clock = install_clock(conn)
+    (here, _there), (mine, _other) = one_everywhere(conn)
+    direct, beside = Direct(conn), place(conn, 3, 2)
+    clock.advance(timedelta(seconds=40))
+    direct.heartbeat(*here, [mine])
+    direct.heartbeat(*beside, [])
+    clock.advance(timedelta(seconds=10))
+    for _look in range(3):
+        assert direct.claim(QUEUE, *here) == []
+    assert len(direct.claim(QUEUE, *beside)) == 1
+    assert len(direct.claim(QUEUE, *here)) == 1
+
+
+def test_a_claim_of_a_node_that_is_dead_when_it_is_committed(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Who looked before knows the node, though nothing seemed to run there."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    here, there, beside = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 2)
+    direct.spawn_many(QUEUE, [LEVEL] * 6)
+    publish(direct)
+    [mine] = direct.claim(QUEUE, *here)
+    with interleave(dsn) as actor:
+        late = actor()
+        late.begin()
+        assert len(late.direct.claim(QUEUE, *there)) == 1
+        clock.advance(timedelta(seconds=40))
+        direct.heartbeat(*here, [mine])
+        direct.heartbeat(*beside, [])
+        clock.advance(timedelta(seconds=10))
+        assert direct.claim(QUEUE, *here) == []
+        late.commit()
+    for _look in range(3):
+        assert direct.claim(QUEUE, *here) == []
+
+
+def test_a_place_leaves_and_comes_back(conn: psycopg.Connection) -> None:
+    """Its only node is deregistered, and registers again as it was."""
+    (here, _there), _running = one_everywhere(conn)
+    direct, empty = Direct(conn), place(conn, 3, 3)
+    assert direct.claim(QUEUE, *here) == []
+    direct.deregister(empty[0])
+    [second] = direct.claim(QUEUE, *here)
+    complete(direct, second)
+    direct.register(empty[0], node_spec(3, rack=3, labels={"zone": "3"}))
+    assert direct.claim(QUEUE, *here) == []
+
+
+def test_a_dead_node_registers_again(conn: psycopg.Connection) -> None:
+    """As it was, after so long that no sign of life was expected; that is one, too."""
+    clock = install_clock(conn)
+    nodes, running = one_everywhere(conn)
+    direct, empty = Direct(conn), place(conn, 3, 3)
+    for _ in range(3):
+        clock.advance(timedelta(seconds=40))
+        for node, claim in zip(nodes, running, strict=True):
+            direct.heartbeat(*node, [claim])
+    [second] = direct.claim(QUEUE, *nodes[0])
+    complete(direct, second)
+    direct.register(empty[0], node_spec(3, rack=3, labels={"zone": "3"}))
+    assert direct.claim(QUEUE, *nodes[0]) == []
+
+
+def test_counts_that_have_come_to_nothing(conn: psycopg.Connection) -> None:
+    """They go once all that is remembered knows of that, and not before."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    conn.execute(_LOOK)
+    complete(Direct(conn), other)
+    conn.execute(_PRUNE)
+    assert conn.execute(_NOTHING).fetchall() == [(1,)]
+    conn.execute(_LOOK)
+    prune_until_nothing(conn)
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
+def test_counts_of_which_nothing_is_remembered(conn: psycopg.Connection) -> None:
+    """They go, too, when nobody has looked."""
+    (_here, _there), (_mine, other) = one_everywhere(conn)
+    complete(Direct(conn), other)
+    conn.execute("delete from hwqueue.spread_floor")
+    prune_until_nothing(conn)
+
+
+def prune_until_nothing(conn: psycopg.Connection[Any]) -> None:
+    """Prune until no count is left that has come to nothing; other sessions may hold that up."""
+    for _ in range(1000):
+        conn.execute(_PRUNE)
+        if conn.execute(_NOTHING).fetchall() == [(0,)]:
+            return
+        conn.execute("select pg_sleep(0.01)")
+    raise AssertionError("some session on this server keeps a transaction open")
+
+
+def test_a_look_that_is_older_than_what_is_pruned(conn: psycopg.Connection, dsn: str) -> None:
+    """It is not remembered yet, and is remembered last: it still finds what it does not know."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    pause_at(conn, "look_around", "delete from hwqueue.spread_floor")
+    with interleave(dsn) as actor:
+        looker = actor()
+        looker.begin()
+        looker.conn.execute("select pg_current_xact_id()")
+        pauses(looker)
+        with pause_closed(conn):
+            looked = looker.start(lambda d: d.conn.execute(_LOOK))
+            looker.wait_until_parked()
+            complete(Direct(conn), other)
+            conn.execute(_LOOK)
+            for _ in range(3):
+                conn.execute(_PRUNE)
+        looked.result(TIMEOUT)
+        looker.commit()
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
+def test_rows_of_one_place_become_one(conn: psycopg.Connection, dsn: str) -> None:
+    """What was added beside a row that was held is added up, but not what is held now."""
+    (here, _there), running = one_everywhere(conn)
+    direct = Direct(conn)
+    [second] = direct.claim(QUEUE, *here)
+    with interleave(dsn) as actor:
+        worker = actor()
+        worker.begin()
+        complete(worker.direct, running[0])
+        complete(direct, second)
+        conn.execute(_PRUNE)
+        assert conn.execute(_ROWS).fetchall() == [(2,), (1,)]
+        worker.commit()
+    conn.execute(_PRUNE)
+    assert conn.execute(_ROWS).fetchall() == [(1,), (1,)]
+    assert broken(conn) == []
 
 
 def test_nodes_that_do_not_count(conn: psycopg.Connection) -> None:

@@ -6,7 +6,7 @@ import psycopg
 
 from hwqueue.testing import install_clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE
+from tests.races.cluster import QUEUE, register
 from tests.races.interleave import interleave
 from tests.races.terms import place
 from tests.races.test_terms_remembered import complete, one_everywhere
@@ -29,3 +29,26 @@ def test_a_heartbeat_that_is_committed_late(conn: psycopg.Connection, dsn: str) 
         late.commit()
     complete(direct, second)
     assert direct.claim(QUEUE, *nodes[0]) == []
+
+
+def test_a_better_node_proves_to_be_alive(conn: psycopg.Connection, dsn: str) -> None:
+    """A second later leases wait for it again."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"patience": "1 hour"})
+    better, other = register(conn, 1, labels={"disk": "ssd"}), register(conn, 2)
+    likes = {"placement": {"prefer": [{"weight": 100, "when": {"tags": {"disk": "ssd"}}}]}}
+    direct.spawn(QUEUE, likes)
+    clock.advance(timedelta(seconds=40))
+    with interleave(dsn) as actor:
+        late = actor()
+        late.begin()
+        late.direct.heartbeat(*better, [])
+        direct.heartbeat(*other, [])
+        clock.advance(timedelta(seconds=10))
+        assert len(direct.claim(QUEUE, *other)) == 1
+        late.commit()
+    direct.spawn(QUEUE, likes)
+    clock.advance(timedelta(seconds=2))
+    assert direct.claim(QUEUE, *other) == []
+    assert len(direct.claim(QUEUE, *better)) == 1

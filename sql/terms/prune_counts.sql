@@ -1,0 +1,72 @@
+-- What claims leave behind in term_count. A count of max_skew says when it was last lowered (dropped_xid), and who remembers a floor from
+-- before that must find it there (level_reason). So one that has come to nothing goes when every floor of its term knows of that, and nobody
+-- can come any more with one that does not: a look that is older than a floor which knows has an id below that floor's next_xid.
+
+-- Whether whatever is remembered of a term, or will be, knows that a count was lowered. p_oldest: the oldest transaction that runs, asked before.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_oldest xid8, p_shard int) returns boolean
+language sql stable
+as $$
+  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)) and bool_or(f.next_xid <= p_oldest), false)
+  from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
+$$;
+
+-- Removes counts that have come to nothing and those of terms that are gone; what claims have added beside a row that was held
+-- is added up in one.
+-- Locks: term_count, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+begin
+  delete from hwqueue.term_count k where k.ctid = any (array(
+    select o.ctid from hwqueue.term_count o
+    where o.shard_id = p_shard and (
+      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or hwqueue.is_drop_known(o.term_id, o.dropped_xid, v_oldest, p_shard))
+      or not exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id))
+    limit p_limit for update skip locked));
+  with parted as (
+    select o.term_id, o.domain from hwqueue.term_count o
+    where o.shard_id = p_shard group by o.term_id, o.domain having count(*) > 1 limit p_limit
+  ), held as (
+    select o.ctid as place from parted p
+    join hwqueue.term_count o on o.shard_id = p_shard and o.term_id = p.term_id and o.domain = p.domain for update of o skip locked
+  ), gone as (
+    delete from hwqueue.term_count k where k.ctid = any (array(select h.place from held h)) returning k.*
+  )
+  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
+         case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end  -- the latest of them need not be the last to be seen
+  from gone g group by g.term_id, g.domain;
+end
+$$;
+
+-- Removes floors of terms that are gone and floors that are too old to be used (level_reason). A term without one gets one that nobody uses
+-- (its places are those of no fleet), if counts wait for a floor that knows of them.
+-- Locks: spread_floor, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.prune_floors(p_limit int, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.spread_floor f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_floor o
+    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
+  select p_shard, t.term_id, 0, 0, '{}', x.unseen, x.next_xid
+  from hwqueue.seen_now() x
+  cross join hwqueue.term t
+  where t.shard_id = p_shard and t.use = 'skew'
+    and exists (select 1 from hwqueue.term_count k
+                where k.shard_id = p_shard and k.term_id = t.term_id and k.leases = 0 and k.dropped_xid is not null)
+    and not exists (select 1 from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = t.term_id);
+end
+$$;
+
+-- Whether so much has been written since a look that the next one is due: whatever was written is passed at every claim, even if it is
+-- one place over and over.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean
+language sql stable
+as $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;
