@@ -109,6 +109,13 @@ async def test_all_that_is_wrong_is_told(http: Http) -> None:
     assert {each["field"] for each in found["errors"]} == {"task", "options.priority"}
 
 
+async def test_answers_do_not_grow_with_mistakes(http: Http) -> None:
+    body = {"queue": "q", "leases": [{"task": "", "x" * 5000: 1}] * 500}
+    response = await http.post(f"{LEASES}/batch", json=body)
+    assert len(problem(response, 422, "QHA01")["errors"]) == 100
+    assert len(response.content) < 100_000
+
+
 async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
     content = b'{"queue": "q", "task": "t"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
@@ -161,6 +168,26 @@ async def test_bad_parameters(http: Http, params: dict[str, str], field: str) ->
 async def test_a_misspelt_parameter(http: Http, path: str) -> None:
     found = problem(await http.get(f"{V1}{path}", params={"quue": "renders"}), 422)
     assert found["field"] == "quue"
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("/leases", [("queue", "a"), ("queue", "b")]),
+        ("/leases", [("limit", "5"), ("limit", "5")]),
+        ("/events", [("actor", "a"), ("actor", "b")]),
+    ],
+)
+async def test_a_parameter_given_twice(
+    http: Http, path: str, params: list[tuple[str, str]]
+) -> None:
+    found = problem(await http.get(f"{V1}{path}", params=params), 422)
+    assert found["field"] == params[0][0]
+
+
+async def test_one_that_takes_several_values(http: Http) -> None:
+    several = [("code", "queue_paused"), ("code", "queue_resumed")]
+    assert ok(await http.get(f"{V1}/events", params=several))["items"] == []
 
 
 def test_integers_survive_readers_with_doubles() -> None:
