@@ -8,7 +8,6 @@ import pytest
 
 from hwqueue.client import Client
 from hwqueue.client._json import read_json
-from hwqueue.types import NodeSpec
 from tests.sql.api import Api
 
 LONG = "7" * 5000
