@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, OperationalError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 
@@ -81,8 +82,9 @@ class WatchedConnection(Connection[Any]):
 
 def _hang_up(connection: AsyncConnection[Any] | Connection[Any]) -> None:
     """End a connection while somebody waits for it; they get an OperationalError."""
-    if connection.closed:
-        return
-    # a copy: the descriptor itself is libpq's, which notices that nothing more comes
-    with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as ours:
+    with (
+        suppress(OperationalError, OSError),  # it may end by itself at this moment
+        # a copy: the descriptor itself is libpq's, which notices that nothing more comes
+        socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as ours,
+    ):
         ours.shutdown(socket.SHUT_RDWR)

@@ -44,7 +44,7 @@ class ServerSettings:
         rate_limit: Requests of each bearer, or where nobody is asked of each address, for each
             server process, such as "100/second"; None: no limit.
         max_body_bytes: Largest request, 1 kB to 100 MB.
-        body_timeout: How long the body of a request may take to arrive, 1 s to 1 h.
+        body_timeout: How long the body of a request may take to arrive, 100 ms to 1 h.
         max_streams: Most event streams at once for each server process, 0 to 10000.
         max_streams_per_caller: And of one bearer, or where nobody is asked of one address, 1 to
             10000.
@@ -96,7 +96,7 @@ class ServerSettings:
         second, hour = timedelta(seconds=1), timedelta(hours=1)
         _check_span("call_timeout", self.call_timeout, second / 10, hour)
         _check_span("read_timeout", self.read_timeout, second / 10, hour)
-        _check_span("body_timeout", self.body_timeout, second, hour)
+        _check_span("body_timeout", self.body_timeout, second / 10, hour)
         _check_span("pool_timeout", self.pool_timeout, second / 100, 60 * second)
         _check_span("token_cache", self.token_cache, timedelta(0), 300 * second)
         _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), hour)
