@@ -61,7 +61,7 @@ def _float(digits: str) -> float | str:
 
 
 def _is_deep(value: Any) -> bool:
-    level = [[value]]
+    level: list[dict[Any, Any] | list[Any]] = [[value]]
     for _ in range(_READ_DEPTH + 1):
         level = [
             member

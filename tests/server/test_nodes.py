@@ -1,5 +1,6 @@
 """Nodes over HTTP, and what they are to a placement."""
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -102,7 +103,8 @@ async def test_match_in_pages(http: Http, sql: Client, node: str) -> None:
     placement = {"prefer": [{"weight": 7, "when": {"tags": {"gpu": True}}}]}
     whole = ok(await http.post(f"{V1}/match", json={"placement": placement}))
     assert whole["next"] is None
-    seen, skip = [], 0
+    seen: list[Any] = []
+    skip: int | None = 0
     while skip is not None:
         body = {"placement": placement, "limit": 2, "skip": skip}
         page = ok(await http.post(f"{V1}/match", json=body))

@@ -171,23 +171,15 @@ async def test_a_misspelt_parameter(http: Http, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "params"),
-    [
-        ("/leases", [("queue", "a"), ("queue", "b")]),
-        ("/leases", [("limit", "5"), ("limit", "5")]),
-        ("/events", [("actor", "a"), ("actor", "b")]),
-    ],
+    "query", ["leases?queue=a&queue=b", "leases?limit=5&limit=5", "events?actor=a&actor=b"]
 )
-async def test_a_parameter_given_twice(
-    http: Http, path: str, params: list[tuple[str, str]]
-) -> None:
-    found = problem(await http.get(f"{V1}{path}", params=params), 422)
-    assert found["field"] == params[0][0]
+async def test_a_parameter_given_twice(http: Http, query: str) -> None:
+    found = problem(await http.get(f"{V1}/{query}"), 422)
+    assert f"?{found['field']}=" in query
 
 
 async def test_one_that_takes_several_values(http: Http) -> None:
-    several = [("code", "queue_paused"), ("code", "queue_resumed")]
-    assert ok(await http.get(f"{V1}/events", params=several))["items"] == []
+    ok(await http.get(f"{V1}/events?code=queue_paused&code=queue_resumed"))
 
 
 def test_integers_survive_readers_with_doubles() -> None:

@@ -22,7 +22,7 @@ async def match_nodes(body: MatchRequest, caller: Matcher) -> Match:
     return Match(
         nodes=found.nodes,
         eligible=found.eligible,
-        reasons=found.reasons,
+        reasons=dict(found.reasons),
         items=[NodeMatch.model_validate(node) for node in found.items],
         next=end if found.items and end < found.nodes else None,
     )
