@@ -120,7 +120,7 @@ class Tokens:
 
     async def _look_up(self, digest: bytes) -> Principal | None:
         asked_at = time.monotonic()
-        async with self._pools.call("token check") as client:
+        async with self._pools.own_call("token check") as client:
             grant = await client.check_token(digest, shard=self._shard)
         if grant is None:
             self._known.pop(digest, None)

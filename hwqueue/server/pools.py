@@ -47,8 +47,8 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
-        # of whoever reads now
-        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+        # of whoever has a connection now
+        self._turns = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
         self._probes = Together[SchemaVersion]()
         self._reads = _pool(
             "reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True
@@ -75,7 +75,7 @@ class Pools:
             raise Refusal(503, "the database does not answer") from error
 
     async def _probe(self) -> SchemaVersion:
-        async with self.call("readiness probe") as client:
+        async with self.own_call("readiness probe") as client:
             return await client.schema_version()
 
     @asynccontextmanager
@@ -84,6 +84,12 @@ class Pools:
 
         Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
         """
+        async with self._turn(self._calls, actor), self.own_call(actor) as client:
+            yield client
+
+    @asynccontextmanager
+    async def own_call(self, actor: str) -> AsyncIterator[AsyncClient]:
+        """The same for what the server asks itself, whoever makes it."""
         async with self._calls.connection() as connection:
             try:
                 yield await _client(connection, actor, self._call_timeout)
@@ -98,20 +104,21 @@ class Pools:
 
         Raises: as `call`.
         """
-        async with self._turn(actor), self._reads.connection() as connection:
+        async with self._turn(self._reads, actor), self._reads.connection() as connection:
             yield await _client(connection, actor, self._read_timeout)
 
     @asynccontextmanager
-    async def _turn(self, actor: str) -> AsyncIterator[None]:
-        """One of the reads that an actor may have at a time: one connection is left to others.
+    async def _turn(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
+        """One of the connections that an actor may have at a time: one is left to others.
 
         Raises: psycopg_pool.PoolTimeout.
         """
-        turns = self._turns.setdefault(actor, asyncio.Semaphore(max(1, self._reads.max_size - 1)))
+        most = asyncio.Semaphore(max(1, pool.max_size - 1))
+        turns = self._turns.setdefault((pool.name, actor), most)
         try:
-            await asyncio.wait_for(turns.acquire(), self._reads.timeout)
+            await asyncio.wait_for(turns.acquire(), pool.timeout)
         except TimeoutError as error:
-            raise PoolTimeout(f"{actor} reads too much at a time") from error
+            raise PoolTimeout(f"{actor} asks too much at a time") from error
         try:
             yield
         finally:
