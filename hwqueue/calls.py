@@ -163,6 +163,12 @@ LIST_NODES = _call(
 MATCH_NODES = _call(
     "match_nodes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeMatch
 )
+MATCH_PAGE = _call(
+    "match_page",
+    {"p_placement": "jsonb"},
+    {"p_options": "jsonb", **_LIMIT, "p_skip": "integer"},
+    types.MatchPage,
+)
 NODE_CLAIMS = _call("node_claims", _NODE, _LIMIT, types.NodeClaim)
 CORDON_NODE = _call("cordon_node", _NODE)
 UNCORDON_NODE = _call("uncordon_node", _NODE)

@@ -30,7 +30,8 @@ grant execute on function
   hwqueue.update_lease(uuid, jsonb, int),
   hwqueue.cancel_lease(uuid, text, int),
   hwqueue.get_lease(uuid, int),
-  hwqueue.match_nodes(jsonb, jsonb, int)
+  hwqueue.match_nodes(jsonb, jsonb, int),
+  hwqueue.match_page(jsonb, jsonb, int, int, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 
 -- Workers: register themselves, claim, keep alive, settle.

@@ -673,23 +673,21 @@ CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at tim
 declare
   v_node hwqueue.node;
   v_now timestamptz;
+  v_expires_at timestamptz;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  if p_expires_at <= v_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
-      'give a time to come, or leave it out for ever; revoke_attestation ends one');
-  end if;
+  v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
   insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by)
-  values (p_shard, p_node, p_domain, nullif(p_expires_at, 'infinity'), v_now, session_user)
+  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user)
   on conflict (shard_id, node_id, domain) do update
   set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
   perform hwqueue.note_attestations(p_node, p_shard);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', nullif(p_expires_at, 'infinity')), p_node => p_node);
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at), p_node => p_node);
 end
 $$;
 
@@ -1217,6 +1215,22 @@ begin
     perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
   end if;
   perform hwqueue.read_node(p_node, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_expires_at <= p_now then
+    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+      'give a time to come, or leave it out: what has no such time does not expire');
+  end if;
+  if p_expires_at > '9999-12-31 23:59:59.999999+00' and p_expires_at <> 'infinity' then
+    perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+      'leave it out: what has no such time does not expire');
+  end if;
+  return nullif(p_expires_at, 'infinity');
 end
 $$;
 
@@ -2497,13 +2511,9 @@ begin
   end if;
   perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
   perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
-  if p_expires_at <= v_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at has passed: %s', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
-      'give a time to come, or null for a token that does not expire');
-  end if;
   begin
     insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), p_expires_at);
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), hwqueue.check_expiry(p_expires_at, v_now));
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
@@ -6057,6 +6067,34 @@ begin
     ) w
     where n.shard_id = p_shard and n.deregistered_at is null
     order by w.reasons = '[]' desc, 4 desc, n.name;
+end
+$$;
+
+CREATE FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0, p_shard integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  if (p_limit between 1 and 10000 and p_skip between 0 and 1000000) is not true then
+    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000 and p_skip from 0 to 1000000',
+      jsonb_build_object('field', case when (p_limit between 1 and 10000) is true then 'p_skip' else 'p_limit' end),
+      'page with p_skip');
+  end if;
+  return query
+    with judged as materialized (
+      select m.* from hwqueue.match_nodes(p_placement, p_options, p_shard)
+        with ordinality as m(node_id, node_name, eligible, score, reasons, place)
+    )
+    select count(*)::int, (count(*) filter (where j.eligible))::int,
+           (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
+            from (select e.code, count(*) as kept_out
+                  from judged i
+                  cross join lateral (select distinct x ->> 'code' as code from jsonb_array_elements(i.reasons) x) e
+                  group by e.code) c),
+           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name, 'eligible', j.eligible, 'score', j.score,
+                                                 'reasons', j.reasons) order by j.place)
+                      filter (where j.place > p_skip and j.place - p_skip <= p_limit), '[]')
+    from judged j;
 end
 $$;
 
@@ -14539,6 +14577,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code t
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
@@ -15022,6 +15062,11 @@ REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 

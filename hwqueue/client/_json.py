@@ -1,4 +1,7 @@
-"""JSON on its way to the database: checked here, where the path of a bad value is still known."""
+"""JSON on its way to the database: checked here, where the path of a bad value is still known.
+
+And on its way back: other clients may have written what Python cannot read.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,58 @@ MAX_BYTES = 104_857_600
 
 MAX_INTEGER_BITS = 13_000
 """Python refuses to write integers of more than 4300 digits."""
+
+
+_READ_DEPTH = MAX_DEPTH + 20
+"""Deeper nesting is not read: room for what is around a payload, below the 255 of pydantic."""
+
+_ALWAYS_READ = 300
+"""Bytes of JSON in which no number can be too large, and nothing nested too deep."""
+
+
+def read_json(data: bytes | str) -> Any:
+    """JSON from the database.
+
+    What Python cannot hold becomes text, so that one value does not keep anybody from the others:
+    a number of too many digits, and as a whole what is nested more than 220 deep.
+    """
+    if len(data) < _ALWAYS_READ:
+        return json.loads(data)
+    try:
+        value = json.loads(data, parse_int=_integer, parse_float=_float)
+    except RecursionError:
+        return _as_text(data)
+    return _as_text(data) if _is_deep(value) else value
+
+
+def _integer(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
+def _float(digits: str) -> float | str:
+    value = float(digits)
+    return value if math.isfinite(value) else digits
+
+
+def _is_deep(value: Any) -> bool:
+    level: list[dict[Any, Any] | list[Any]] = [[value]]
+    for _ in range(_READ_DEPTH + 1):
+        level = [
+            member
+            for each in level
+            for member in (each.values() if isinstance(each, dict) else each)
+            if isinstance(member, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _as_text(data: bytes | str) -> str:
+    return data.decode() if isinstance(data, bytes) else data
 
 
 def jsonb(value: Any, field: str) -> Jsonb:

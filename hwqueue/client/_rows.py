@@ -64,7 +64,9 @@ def _assignment(value: Mapping[str, Any]) -> types.Assignment:
     )
 
 
-def _attempts(value: Iterable[Mapping[str, Any]]) -> tuple[types.Attempt, ...]:
+def _attempts(value: Iterable[Mapping[str, Any]] | str) -> tuple[types.Attempt, ...]:
+    if isinstance(value, str):  # an error in it is nested too deep to be read
+        return ()
     return tuple(
         types.Attempt(
             attempt=attempt["attempt"],
@@ -77,6 +79,11 @@ def _attempts(value: Iterable[Mapping[str, Any]]) -> tuple[types.Attempt, ...]:
         )
         for attempt in value
     )
+
+
+def _headers(value: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    # text, where they are nested too deep to be read: what looks a header up finds none
+    return {"unreadable": value} if isinstance(value, str) else value
 
 
 def _gpus(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeGpu, ...]:
@@ -123,6 +130,19 @@ def _reasons(value: Iterable[Mapping[str, Any]]) -> tuple[types.Reason, ...]:
             stage=reason.get("stage"),
         )
         for reason in value
+    )
+
+
+def _matches(value: Iterable[Mapping[str, Any]]) -> tuple[types.NodeMatch, ...]:
+    return tuple(
+        types.NodeMatch(
+            node_id=UUID(match["node_id"]),
+            node_name=match["node_name"],
+            eligible=match["eligible"],
+            score=match["score"],
+            reasons=_reasons(match["reasons"]),
+        )
+        for match in value
     )
 
 
@@ -240,7 +260,7 @@ def _moment(value: str | None) -> datetime | None:
 
 
 _Converters = Mapping[str, Callable[[Any], Any]]
-_LEASE: _Converters = {"state": types.LeaseState}
+_LEASE: _Converters = {"state": types.LeaseState, "headers": _headers}
 _EXPLANATION: _Converters = {
     "funnel": _funnel,
     "sole_blockers": _blockers,
@@ -248,10 +268,10 @@ _EXPLANATION: _Converters = {
     "help": _help,
 }
 _CONVERTERS: Mapping[type, _Converters] = {
-    types.SpawnResult: _LEASE,
+    types.SpawnResult: {"state": types.LeaseState},
     types.LeaseSummary: _LEASE,
     types.Lease: {**_LEASE, "attempts": _attempts, "assignment": _assignment},
-    types.Claim: {"assignment": _assignment},
+    types.Claim: {"assignment": _assignment, "headers": _headers},
     types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},
     types.Heartbeat: {"verdict": types.Verdict},
     types.NodeClaim: {"assignment": _assignment},
@@ -263,7 +283,8 @@ _CONVERTERS: Mapping[type, _Converters] = {
         "isolation": _isolation,
     },
     types.NodeMatch: {"reasons": _reasons},
-    types.LeaseExplanation: {**_LEASE, **_EXPLANATION},
+    types.MatchPage: {"items": _matches},
+    types.LeaseExplanation: {"state": types.LeaseState, **_EXPLANATION},
     types.ClassExplanation: {**_EXPLANATION, "leases": _waiting},
     types.ClassStats: {"anchors": tuple},
 }

@@ -7,19 +7,20 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import psycopg
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector, CollectorRegistry
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue import calls
 from hwqueue.client import Client
+from hwqueue.connections import WatchedConnection, careful_conninfo
 from hwqueue.errors import HwqueueError
 from hwqueue.metrics.families import families
 from hwqueue.types import Sample
 
+# Beyond what a statement may take: for the server to say that it has taken too long.
+_GRACE_SECONDS = 2.0
 _log = logging.getLogger("hwqueue.metrics")
 
 
@@ -45,7 +46,7 @@ class HwqueueCollector(Collector):
         self._shard = shard
         self._timeout = timeout
         self._turn = threading.Lock()
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: WatchedConnection | None = None
         self._began = 0.0
         self._families: list[Family] = []
         self._errors = 0
@@ -100,28 +101,22 @@ class HwqueueCollector(Collector):
         self._connection = self._connect()
         return self._ask(self._connection)
 
-    def _ask(self, connection: psycopg.Connection[Any]) -> list[Sample]:
+    def _ask(self, connection: WatchedConnection) -> list[Sample]:
         milliseconds = str(int(self._timeout.total_seconds() * 1000))
         with connection.transaction():
             # of the transaction, not of the session: a pooler gives sessions to others
             connection.execute(calls.LIMIT_TIME, {"milliseconds": milliseconds})
             return Client.on(connection).metrics(shard=self._shard)
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> WatchedConnection:
         """Connect so that a server that is gone without a word is noticed, too."""
-        seconds = max(int(self._timeout.total_seconds()), 2)
-        settings: dict[str, str | int] = {
-            "connect_timeout": seconds,
-            "keepalives_idle": seconds,
-            "keepalives_interval": 1,
-            "keepalives_count": 3,
-            "tcp_user_timeout": seconds * 1000,
-            "fallback_application_name": "hwqueue metrics",
-        }
-        given = conninfo_to_dict(self._conninfo)
-        missing = {name: value for name, value in settings.items() if name not in given}
-        conninfo = make_conninfo(self._conninfo, **missing)
-        return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        seconds = self._timeout.total_seconds()
+        conninfo = careful_conninfo(
+            self._conninfo, seconds=int(seconds), fallback_application_name="hwqueue metrics"
+        )
+        connection = WatchedConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+        connection.answer_within = seconds + _GRACE_SECONDS
+        return connection
 
 
 def registry_for(collector: HwqueueCollector) -> CollectorRegistry:

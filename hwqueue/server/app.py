@@ -21,6 +21,7 @@ from hwqueue.server.rates import Rates
 from hwqueue.server.routers import ROUTERS, health, metrics
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
+from hwqueue.server.unchanged import Unchanged
 
 PREFIX = "/api/v1"
 
@@ -31,7 +32,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     What requests share is `app.state.services`; another package may include routers of its own,
     whose routes use `hwqueue.server.callers.Needs` as those here do.
     """
-    pools, rates, streams = Pools(settings), Rates(settings), Streams(settings.max_streams)
+    pools, rates = Pools(settings), Rates(settings)
+    streams = Streams(settings.max_streams, settings.max_streams_per_caller)
     collector = HwqueueCollector(settings.dsn, shard=settings.shard, timeout=settings.read_timeout)
 
     @asynccontextmanager
@@ -85,7 +87,12 @@ def create_app(settings: ServerSettings) -> FastAPI:
 def _middleware(settings: ServerSettings) -> list[Middleware]:
     around = [
         Middleware(Envelope, json_logs=settings.json_logs),
-        Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
+        Middleware(
+            BodyLimit,
+            max_bytes=settings.max_body_bytes,
+            seconds=settings.body_timeout.total_seconds(),
+        ),
+        Middleware(Unchanged, below=f"{PREFIX}/"),
     ]
     if settings.cors_origins:
         around.append(
@@ -93,8 +100,14 @@ def _middleware(settings: ServerSettings) -> list[Middleware]:
                 CORSMiddleware,
                 allow_origins=settings.cors_origins,
                 allow_methods=["GET", "POST", "PATCH"],
-                allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
-                expose_headers=["Link", "Location", "Retry-After", "X-Request-ID"],
+                allow_headers=[
+                    "Authorization",
+                    "Content-Type",
+                    "Idempotency-Key",
+                    "If-None-Match",
+                    "Last-Event-ID",
+                ],
+                expose_headers=["ETag", "Link", "Location", "Retry-After", "X-Request-ID"],
                 max_age=600,
             )
         )

@@ -5,11 +5,12 @@ Fail closed: whatever is missing, doubled or unknown lets nobody in.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Protocol
 
 from starlette.requests import HTTPConnection
@@ -83,6 +84,7 @@ class Tokens:
         self._seconds = settings.token_cache.total_seconds()
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._asked = Together[Principal | None]()
+        self._strangers = asyncio.Semaphore(max(1, settings.pool_size // 2))
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The token's bearer; None without the header."""
@@ -96,10 +98,16 @@ class Tokens:
         remembered = self._remembered(digest)
         if remembered is not None:
             return remembered
-        address = connection.client.host if connection.client else ""
-        if digest not in self._known:
+        address = address_of(connection)
+        if digest in self._known:
             # through a proxy all have one address: what others try must not lock out who was let in
+            return await self._asked_for(digest, address)
+        async with self._strangers:  # nor keep all connections busy
             await self._rates.check_unknown(address)
+            return await self._asked_for(digest, address)
+
+    async def _asked_for(self, digest: bytes, address: str) -> Principal:
+        """Whom the database knows by a token. Raises: Refusal (401)."""
         principal = await self._asked.ask(digest, lambda: self._look_up(digest))
         if principal is None:
             await self._rates.count_unknown(address)
@@ -112,7 +120,7 @@ class Tokens:
 
     async def _look_up(self, digest: bytes) -> Principal | None:
         asked_at = time.monotonic()
-        async with self._pools.call("token check") as client:
+        async with self._pools.own_call("token check") as client:
             grant = await client.check_token(digest, shard=self._shard)
         if grant is None:
             self._known.pop(digest, None)
@@ -198,7 +206,19 @@ class Open:
                 "this server lets in everybody, and goes by another name",
                 hint=f"ask for {self._hosts[0]}, or start it with --auth tokens",
             )
-        return Principal(actor="anonymous", role=Role.ADMIN)
+        return Principal(actor="anonymous", role=Role.ADMIN, address=address_of(connection))
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """Where a request comes from; of IPv6 the network, for each caller has one to choose from."""
+    host = connection.client.host if connection.client else ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4 or address.ipv4_mapped:
+        return str(address)
+    return str(ip_network((int(address) >> 64 << 64, 64)))
 
 
 def only(connection: HTTPConnection, header: str) -> str | None:

@@ -1,9 +1,11 @@
-"""How large a request may be.
+"""How large a request may be, and how long it may take to arrive.
 
 Starlette's own limit answers with plain text, outside of all that is around an answer here.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -12,13 +14,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hwqueue.server.problems import answer
 
+# What is still on its way is not waited for.
+_GO = {"Connection": "close"}
+
 
 class BodyLimit:
-    """ASGI middleware: refuses what says that it is too large, and stops reading what is."""
+    """ASGI middleware: refuses what says that it is too large, and stops reading what is.
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    Nor does it wait for ever for what comes too slowly.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, seconds: float) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -27,16 +36,24 @@ class BodyLimit:
             return
         said = Headers(scope=scope).get("content-length", "0")
         if said.isdecimal() and int(said) > self._max_bytes:
-            await answer(Request(scope), 413, self._message)(scope, receive, send)
+            await answer(Request(scope), 413, self._message, headers=_GO)(scope, receive, send)
             return
-        size = 0
+        size, is_all_here = 0, False
+        until = asyncio.get_running_loop().time() + self._seconds
 
         async def receive_counted() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, is_all_here
+            if is_all_here:  # what comes now is that the caller has gone
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError as error:
+                raise HTTPException(408, "the request did not arrive in time", _GO) from error
             size += len(message.get("body", b""))
             if size > self._max_bytes:
-                raise HTTPException(413, self._message)
+                raise HTTPException(413, self._message, _GO)
+            is_all_here = not message.get("more_body", False)
             return message
 
         await self._app(scope, receive_counted, send)

@@ -6,16 +6,20 @@ Depends(Needs(...))]`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import re
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
+from urllib.parse import unquote
 from uuid import UUID
 
-from fastapi import Request, Response, Security
+from fastapi import Request, Response, Security, params
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.routing import Match
+from starlette.types import Scope as ASGIScope
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import LeaseNotFound
@@ -146,12 +150,20 @@ async def principal_of(request: Request) -> Principal:
         services: Services = request.app.state.services
         known = await authenticate(services.authenticators, request)
         request.state.principal, request.state.actor = known, known.actor
-        await services.rates.count_request(known.actor)
+        await services.rates.count_request(known.caller)
     return known
 
 
 class Route(APIRoute):
-    """A route that knows who calls before it reads what they send: strangers send nothing."""
+    """A route that knows who calls before it reads what they send: strangers send nothing.
+
+    In a path an encoded slash (`%2F`) is part of a name, where a plain one may be followed by what
+    is below the name; `QueueName` in `routers.queues` makes a slash of it again.
+    """
+
+    def matches(self, scope: ASGIScope) -> tuple[Match, ASGIScope]:
+        """Starlette's own, which sees paths decoded."""
+        return super().matches(_with_encoded_slashes(scope))
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's own, which reads the body before anything else."""
@@ -162,6 +174,16 @@ class Route(APIRoute):
             return await handle(request)
 
         return handle_known
+
+
+def _with_encoded_slashes(scope: ASGIScope) -> ASGIScope:
+    raw = scope.get("raw_path") or b""
+    if scope["type"] != "http" or b"%2f" not in raw.lower():
+        return scope
+    return {
+        **scope,
+        "path": unquote(re.sub("%2f", "%252F", raw.decode("latin-1"), flags=re.IGNORECASE)),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +214,17 @@ class Needs:
                 hint=f"the token is for tenant {principal.tenant!r} alone; use one for all",
             )
         if request.scope["path"].startswith("/api/"):
-            _refuse_unknown_parameters(request)
+            _check_parameters(request)
         return Caller(principal, services)
 
 
-def _refuse_unknown_parameters(request: Request) -> None:
-    """A misspelt filter must not show everything. Raises: Refusal (422)."""
-    known = _parameters(request.scope["route"].dependant)
+def _check_parameters(request: Request) -> None:
+    """A misspelt filter must not show everything, and of two values neither is meant.
+
+    Raises: Refusal (422).
+    """
+    fields = list(_parameters(request.scope["route"].dependant))
+    known = {field.alias for field in fields if isinstance(field.field_info, params.Query)}
     for name in request.query_params:
         if name not in known:
             raise Refusal(
@@ -207,9 +233,28 @@ def _refuse_unknown_parameters(request: Request) -> None:
                 field=name[:100],
                 hint=f"parameters: {', '.join(sorted(known)) or 'none'}",
             )
+    for field in fields:
+        given = request.query_params if field.alias in known else request.headers
+        if len(given.getlist(field.alias)) > 1 and not _takes_several(field):
+            raise Refusal(
+                422,
+                f"{field.alias} is given more than once",
+                field=field.alias,
+                hint="give it once",
+            )
 
 
-def _parameters(dependant: Dependant) -> set[str]:
-    """The query parameters of a route, those of what it depends on included."""
-    names = {field.alias for field in dependant.query_params}
-    return names.union(*map(_parameters, dependant.dependencies))
+def _parameters(dependant: Dependant) -> Iterator[Any]:
+    """The query parameters and headers of a route, those of what it depends on included.
+
+    As FastAPI's fields, whose type is its own affair.
+    """
+    yield from dependant.query_params
+    yield from dependant.header_params
+    for dependency in dependant.dependencies:
+        yield from _parameters(dependency)
+
+
+def _takes_several(field: Any) -> bool:
+    wanted = field.field_info.annotation
+    return any(get_origin(kind) is list for kind in (wanted, *get_args(wanted)))

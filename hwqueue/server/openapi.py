@@ -36,8 +36,16 @@ _COMMON = {
     "503": "The database is not there just now, or busy.",
     "504": "The database took too long.",
 }
-_WITH_BODY = {"400": "The body cannot be read.", "413": "The body is too large."}
+_WITH_BODY = {
+    "400": "The body cannot be read.",
+    "408": "The body does not arrive in time.",
+    "413": "The body is too large.",
+}
 _OPEN = ("/healthz", "/readyz")
+_TAG = {
+    "description": "Of the content; as `If-None-Match` it gives 304 while nothing has changed.",
+    "schema": {"type": "string"},
+}
 
 
 def install(app: FastAPI) -> None:
@@ -69,9 +77,21 @@ def document(app: FastAPI) -> dict[str, Any]:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs", {}), Problem=problem)
     for path, item in made["paths"].items():
-        for operation in item.values():
+        for method, operation in item.items():
             _add_problems(operation, path)
+            if method == "get" and path not in _OPEN:
+                _add_tag(operation)
     return made
+
+
+def _add_tag(operation: dict[str, Any]) -> None:
+    """Tell that whoever has the JSON already need not be sent it again."""
+    responses = operation["responses"]
+    if "application/json" in responses["200"]["content"]:
+        headers = {"ETag": _TAG}
+        responses["200"]["headers"] = headers
+        responses["304"] = {"description": "`If-None-Match` has its tag.", "headers": headers}
+        operation["responses"] = dict(sorted(responses.items()))
 
 
 def _add_problems(operation: dict[str, Any], path: str) -> None:

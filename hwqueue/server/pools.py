@@ -1,6 +1,8 @@
 """The server's connections: many for what is quick, a few for what may take long.
 
-So a page of statistics that everybody looks at cannot keep anybody from spawning.
+So a page of statistics that everybody looks at cannot keep anybody from spawning. Whatever the
+database does, each request has its answer in bounded time: a connection that says nothing for
+longer than a statement may take is given up, and so is one that fails its check.
 """
 
 from __future__ import annotations
@@ -9,22 +11,30 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
 from weakref import WeakValueDictionary
 
 import psycopg
-from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
+from hwqueue.connections import WatchedAsyncConnection, careful_conninfo
+from hwqueue.server.problems import Refusal
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.together import Together
 from hwqueue.types import SchemaVersion
 
 # As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
 _RECONNECT_SECONDS = 2.0
+_CONNECT_SECONDS = 5
+# Of a connection that lay idle: whether anybody is there.
+_CHECK_SECONDS = 2.0
+# Beyond what a statement may take: for the server to say that it has taken too long.
+_GRACE_SECONDS = 2.0
+_PROBE_SECONDS = 5.0
+
+_Pool = AsyncConnectionPool[WatchedAsyncConnection]
 
 
 class Pools:
@@ -36,11 +46,13 @@ class Pools:
     def __init__(self, settings: ServerSettings) -> None:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
-        self._calls = _pool("calls", settings, settings.pool_size)
-        # of whoever reads now
-        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
+        # of whoever has a connection now
+        self._turns = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
         self._probes = Together[SchemaVersion]()
-        self._reads = _pool("reads", settings, settings.read_pool_size, configure=_read_only)
+        self._reads = _pool(
+            "reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True
+        )
 
     async def open(self) -> None:
         """Begin to connect; does not wait for the database, which may be away."""
@@ -53,11 +65,17 @@ class Pools:
         await self._reads.close()
 
     async def schema(self) -> SchemaVersion:
-        """What is installed; asked once for all who ask at a time, for they need no token."""
-        return await self._probes.ask(None, self._probe)
+        """What is installed; asked once for all who ask at a time, for they need no token.
+
+        Raises: Refusal (503), if that takes longer than a probe waits.
+        """
+        try:
+            return await asyncio.wait_for(self._probes.ask(None, self._probe), _PROBE_SECONDS)
+        except TimeoutError as error:
+            raise Refusal(503, "the database does not answer") from error
 
     async def _probe(self) -> SchemaVersion:
-        async with self.call("readiness probe") as client:
+        async with self.own_call("readiness probe") as client:
             return await client.schema_version()
 
     @asynccontextmanager
@@ -66,6 +84,12 @@ class Pools:
 
         Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
         """
+        async with self._turn(self._calls, actor), self.own_call(actor) as client:
+            yield client
+
+    @asynccontextmanager
+    async def own_call(self, actor: str) -> AsyncIterator[AsyncClient]:
+        """The same for what the server asks itself, whoever makes it."""
         async with self._calls.connection() as connection:
             try:
                 yield await _client(connection, actor, self._call_timeout)
@@ -80,55 +104,73 @@ class Pools:
 
         Raises: as `call`.
         """
-        async with self._turn(actor), self._reads.connection() as connection:
+        async with self._turn(self._reads, actor), self._reads.connection() as connection:
             yield await _client(connection, actor, self._read_timeout)
 
     @asynccontextmanager
-    async def _turn(self, actor: str) -> AsyncIterator[None]:
-        """One of the reads that an actor may have at a time: one connection is left to others.
+    async def _turn(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
+        """One of the connections that an actor may have at a time: one is left to others.
 
         Raises: psycopg_pool.PoolTimeout.
         """
-        turns = self._turns.setdefault(actor, asyncio.Semaphore(max(1, self._reads.max_size - 1)))
+        most = asyncio.Semaphore(max(1, pool.max_size - 1))
+        turns = self._turns.setdefault((pool.name, actor), most)
         try:
-            await asyncio.wait_for(turns.acquire(), self._reads.timeout)
+            await asyncio.wait_for(turns.acquire(), pool.timeout)
         except TimeoutError as error:
-            raise PoolTimeout(f"{actor} reads too much at a time") from error
+            raise PoolTimeout(f"{actor} asks too much at a time") from error
         try:
             yield
         finally:
             turns.release()
 
 
-async def _client(connection: AsyncConnection[Any], actor: str, timeout: timedelta) -> AsyncClient:
+async def _client(
+    connection: WatchedAsyncConnection, actor: str, timeout: timedelta
+) -> AsyncClient:
     milliseconds = str(round(timeout.total_seconds() * 1000))
     await connection.execute(ACT_AS, {"actor": actor, "timeout": milliseconds})
     return AsyncClient.on(connection)
 
 
 def _pool(
-    name: str, settings: ServerSettings, size: int, **options: Any
-) -> AsyncConnectionPool[AsyncConnection[Any]]:
+    name: str, settings: ServerSettings, size: int, timeout: timedelta, *, read_only: bool = False
+) -> _Pool:
+    """A pool of connections whose statements take at most `timeout`."""
+
+    async def configure(connection: WatchedAsyncConnection) -> None:
+        connection.answer_within = timeout.total_seconds() + _GRACE_SECONDS
+        await connection.set_read_only(read_only)
+
     return AsyncConnectionPool(
-        make_conninfo(settings.dsn, application_name=f"hwqueue serve: {name}"),
+        make_conninfo(
+            careful_conninfo(settings.dsn, seconds=_CONNECT_SECONDS),
+            application_name=f"hwqueue serve: {name}",
+        ),
         name=name,
         min_size=1,
         max_size=size,
         timeout=settings.pool_timeout.total_seconds(),
         reconnect_timeout=_RECONNECT_SECONDS,
         reconnect_failed=_try_again,
-        check=AsyncConnectionPool.check_connection,
+        connection_class=WatchedAsyncConnection,
+        configure=configure,
+        check=_check,
         kwargs={"prepare_threshold": None},
         open=False,
-        **options,
     )
 
 
-async def _read_only(connection: AsyncConnection[Any]) -> None:
-    await connection.set_read_only(True)
+async def _check(connection: WatchedAsyncConnection) -> None:
+    """Look whether the server is there. Raises: psycopg.OperationalError."""
+    usual, connection.answer_within = connection.answer_within, _CHECK_SECONDS
+    try:
+        await AsyncConnectionPool.check_connection(connection)
+    finally:
+        connection.answer_within = usual
 
 
-async def _try_again(pool: AsyncConnectionPool[Any]) -> None:
+async def _try_again(pool: _Pool) -> None:
     """Begin anew to connect, if somebody waits for it; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()

@@ -51,6 +51,9 @@ _TRY_AGAIN = {"Retry-After": "1"}
 # Lost connections, servers that start or stop, deadlocks, locks not given, standbys.
 _PASSING = ("08", "57P0", "53", "40001", "40P01", "55P03", "25006")
 _MAX_EXACT = 2**53 - 1
+# Of a request: answers are no larger for requests that are wrong all over.
+_MOST_ERRORS = 100
+_MOST_OF_A_PATH = 300
 _log = logging.getLogger("hwqueue.server")
 
 
@@ -87,7 +90,8 @@ class Problem(BaseModel):
         default=None, description="Facts for programs; integers beyond 2^53 are strings."
     )
     errors: list[InvalidParam] | None = Field(
-        default=None, description="Everything that is wrong, where it is more than one thing."
+        default=None,
+        description="What is wrong, where it is more than one thing: the first 100.",
     )
     request_id: str | None = Field(default=None, examples=["0b5c1f7e8f1d4b0f9a53c4a0d6c1e1aa"])
 
@@ -191,7 +195,7 @@ def _of_the_request(request: Request, error: RequestValidationError) -> Response
         code="QHA01",
         field=first.field,
         hint="the schema of requests is at /api/v1/openapi.json",
-        errors=found if len(found) > 1 else None,
+        errors=found[:_MOST_ERRORS] if len(found) > 1 else None,
     )
 
 
@@ -265,7 +269,7 @@ def _path(location: Sequence[str | int]) -> str:
     path = ""
     for part in location[1:] or location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return path
+    return path[:_MOST_OF_A_PATH]
 
 
 def _exact(value: Any) -> Any:

@@ -17,16 +17,16 @@ _UNKNOWN_TOKENS = parse("20/second")
 
 
 class Rates:
-    """Counts requests of each bearer, and tokens of each address that let nobody in."""
+    """Counts requests of each caller, and tokens of each address that let nobody in."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._rate = settings.rate
         self._limiter = FixedWindowRateLimiter(MemoryStorage())
 
-    async def count_request(self, actor: str) -> None:
+    async def count_request(self, caller: str) -> None:
         """Count a request. Raises: Refusal (429)."""
-        if self._rate is not None and not await self._limiter.hit(self._rate, "request", actor):
-            raise await self._too_many(self._rate, "request", actor)
+        if self._rate is not None and not await self._limiter.hit(self._rate, "request", caller):
+            raise await self._too_many(self._rate, "request", caller)
 
     async def check_unknown(self, address: str) -> None:
         """Look whether this address may try yet another token. Raises: Refusal (429)."""

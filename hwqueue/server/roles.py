@@ -40,11 +40,23 @@ SCOPES: Mapping[Role, frozenset[Scope]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who calls. actor: what the database is told. tenant: the only one to be seen; None: all."""
+    """Who calls.
+
+    Attributes:
+        actor: What the database is told.
+        tenant: The only one to be seen; None: all.
+        address: Where nobody is asked who they are: all that tells them apart.
+    """
 
     actor: str
     role: Role
     tenant: str | None = None
+    address: str | None = None
+
+    @property
+    def caller(self) -> str:
+        """Whose requests and streams are counted together."""
+        return self.address or self.actor
 
     def has(self, scope: Scope) -> bool:
         """Whether the role has this scope."""

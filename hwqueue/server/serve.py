@@ -25,6 +25,8 @@ def run(settings: ServerSettings) -> None:
     options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
+        # the other one, where it is installed, takes addresses and headers of any length
+        "http": "h11",
         "access_log": False,  # the envelope writes one
         "log_config": None,
         # Who calls is decided by `auth.Proxy` alone, on the address of the connection.

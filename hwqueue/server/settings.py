@@ -41,10 +41,13 @@ class ServerSettings:
         pool_timeout: How long a request waits for a connection, 10 ms to 1 minute.
         token_cache: How long a token that was let in is not looked up again, and so how long one
             that is revoked still works, 0 to 5 minutes.
-        rate_limit: Requests of each bearer, for each server process, such as "100/second"; None:
-            no limit.
+        rate_limit: Requests of each bearer, or where nobody is asked of each address, for each
+            server process, such as "100/second"; None: no limit.
         max_body_bytes: Largest request, 1 kB to 100 MB.
+        body_timeout: How long the body of a request may take to arrive, 100 ms to 1 h.
         max_streams: Most event streams at once for each server process, 0 to 10000.
+        max_streams_per_caller: And of one bearer, or where nobody is asked of one address, 1 to
+            10000.
         cors_origins: Origins whose pages may call the API with tokens of theirs; none by default.
         shutdown_timeout: How long a stop waits for requests under way, 0 to 1 h.
         workers: Server processes, 1 to 100.
@@ -72,7 +75,9 @@ class ServerSettings:
     token_cache: timedelta = timedelta(seconds=5)
     rate_limit: str | None = "200/second"
     max_body_bytes: int = 8 * 2**20
+    body_timeout: timedelta = timedelta(seconds=30)
     max_streams: int = 100
+    max_streams_per_caller: int = 20
     cors_origins: tuple[str, ...] = ()
     shutdown_timeout: timedelta = timedelta(seconds=10)
     workers: int = 1
@@ -85,11 +90,13 @@ class ServerSettings:
         _check_number("read_pool_size", self.read_pool_size, 1, 100)
         _check_number("max_body_bytes", self.max_body_bytes, 1000, 100_000_000)
         _check_number("max_streams", self.max_streams, 0, 10_000)
+        _check_number("max_streams_per_caller", self.max_streams_per_caller, 1, 10_000)
         _check_number("workers", self.workers, 1, 100)
         _check_number("shard", self.shard, 0, 2**31 - 1)
         second, hour = timedelta(seconds=1), timedelta(hours=1)
         _check_span("call_timeout", self.call_timeout, second / 10, hour)
         _check_span("read_timeout", self.read_timeout, second / 10, hour)
+        _check_span("body_timeout", self.body_timeout, second / 10, hour)
         _check_span("pool_timeout", self.pool_timeout, second / 100, 60 * second)
         _check_span("token_cache", self.token_cache, timedelta(0), 300 * second)
         _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), hour)

@@ -1,9 +1,10 @@
-"""Streams that are open: how many, and that they end when the server stops."""
+"""Streams that are open: how many, whose, and that they end when the server stops."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,9 +15,10 @@ from hwqueue.server.problems import Refusal
 class Streams:
     """Counts the open streams of a server process."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_one: int) -> None:
         self._most = most
-        self._open = 0
+        self._most_of_one = most_of_one
+        self._open = Counter[str]()
         self.stopping = False
 
     @contextmanager
@@ -43,17 +45,29 @@ class Streams:
                 signal.signal(number, handler)
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Room for a stream. Raises: Refusal (503), if there is none."""
-        if self._open >= self._most:
+    def one(self, who: str) -> Iterator[None]:
+        """Room for a stream of somebody's.
+
+        Raises: Refusal, 429 if they have as many as one may have; 503 if there is no room at all.
+        """
+        if self._open[who] >= self._most_of_one:
+            raise Refusal(
+                429,
+                f"you have {self._open[who]} streams open, and no more may be",
+                hint="close one, or follow more with it: it takes several values of code",
+                headers={"Retry-After": "10"},
+            )
+        if self._open.total() >= self._most:
             raise Refusal(
                 503,
-                f"{self._open} streams are open, and no more may be",
+                f"{self._most} streams are open, and no more may be",
                 hint="come back later, or ask GET /api/v1/events?after=... now and then",
                 headers={"Retry-After": "10"},
             )
-        self._open += 1
+        self._open[who] += 1
         try:
             yield
         finally:
-            self._open -= 1
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]  # there may be many addresses over time

@@ -236,3 +236,17 @@ class NodeMatch:
     eligible: bool
     score: float
     reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchPage:
+    """What all nodes are to a placement, counted, and some of them, the best first.
+
+    nodes: how many are registered; eligible: could run it now. reasons: by code, how many nodes it
+    keeps out; one with two codes counts for both.
+    """
+
+    nodes: int
+    eligible: int
+    reasons: Mapping[str, int]
+    items: tuple[NodeMatch, ...]

@@ -8,23 +8,21 @@ as $$
 declare
   v_node hwqueue.node;
   v_now timestamptz;
+  v_expires_at timestamptz;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  if p_expires_at <= v_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
-      'give a time to come, or leave it out for ever; revoke_attestation ends one');
-  end if;
+  v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
   insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by)
-  values (p_shard, p_node, p_domain, nullif(p_expires_at, 'infinity'), v_now, session_user)
+  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user)
   on conflict (shard_id, node_id, domain) do update
   set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
   perform hwqueue.note_attestations(p_node, p_shard);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', nullif(p_expires_at, 'infinity')), p_node => p_node);
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at), p_node => p_node);
 end
 $$;
 

@@ -16,13 +16,9 @@ begin
   end if;
   perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
   perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
-  if p_expires_at <= v_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at has passed: %s', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
-      'give a time to come, or null for a token that does not expire');
-  end if;
   begin
     insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), p_expires_at);
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), hwqueue.check_expiry(p_expires_at, v_now));
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');

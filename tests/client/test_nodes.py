@@ -118,6 +118,10 @@ async def test_taints(client: AsyncClient, queue: str) -> None:
     assert all(taint.since.tzinfo for taint in node.taints)
     (match,) = await client.match_nodes({})
     assert [reason.code for reason in match.reasons] == ["untolerated_taint"] * 2
+    page = await client.match_page({})
+    assert (page.nodes, page.eligible, page.items) == (1, 0, (match,))
+    assert page.reasons == {"untolerated_taint": 1}
+    assert (await client.match_page({}, skip=1)).items == ()
     assert await client.untaint_node(node_id, "hot", effect="no_execute") == 1
     assert await client.untaint_node(node_id, "hot") == 1
     assert await client.untaint_node(node_id, "hot") == 0

@@ -1,13 +1,16 @@
 """What is around every request: size, rate, headers, ids, the log."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from limits import parse
 
+from hwqueue.client import AsyncClient, Client
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -26,6 +29,72 @@ async def test_a_request_that_does_not_say_how_large_it_is(serving: Serving) -> 
 
     async with serving(max_body_bytes=1000) as http:
         problem(await http.post(f"{V1}/leases", content=pieces(), headers=JSON), 413)
+
+
+async def test_a_request_that_does_not_arrive(serving: Serving) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with serving(body_timeout=timedelta(seconds=0.1)) as http:
+        answer = await http.post(f"{V1}/leases", content=pieces(), headers=JSON)
+        problem(answer, 408)
+        assert answer.headers["connection"] == "close"
+
+
+async def test_what_one_has_already_is_not_sent_again(
+    http: Http, sql: Client, queue: str, node: str
+) -> None:
+    lease = sql.spawn_lease(queue, "draw").lease_id
+    for path in (f"leases/{lease}", f"leases?queue={queue}", f"nodes/{node}", f"queues/{queue}"):
+        url = f"{V1}/{path}"
+        first = await http.get(url)
+        tag = first.headers["etag"]
+        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            again = await http.get(url, headers={"If-None-Match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+            assert again.headers["x-request-id"]
+        other = await http.get(url, headers={"If-None-Match": '"other"'})
+        assert (ok(other), other.headers["etag"]) == (ok(first), tag)
+    url = f"{V1}/leases/{lease}"
+    tag = (await http.get(url)).headers["etag"]
+    sql.update_lease(lease, priority=7)
+    assert ok(await http.get(url, headers={"If-None-Match": tag}))["priority"] == 7
+
+
+async def test_only_content_is_tagged(http: Http) -> None:
+    refused = await http.get(f"{V1}/leases/x", headers={"If-None-Match": "*"})
+    assert (refused.status_code, "etag" in refused.headers) == (404, False)
+    made = await http.post(f"{V1}/queues", json={"queue": "tagged"}, headers={"If-None-Match": "*"})
+    assert (made.status_code, "etag" in made.headers) == (201, False)
+
+
+async def test_strangers_do_not_keep_all_connections(
+    serving: Serving, token: Token, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, goes_on, ask = token("producer"), asyncio.Event(), AsyncClient.check_token
+    begun = asyncio.Event()
+
+    async def slow(client: AsyncClient, *args: Any, **options: Any) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await ask(client, *args, **options)
+
+    async with serving(auth="tokens", pool_timeout=timedelta(seconds=2)) as http:
+        ok(await http.get(f"{V1}/me", headers=known))
+        monkeypatch.setattr(AsyncClient, "check_token", slow)
+        guesses = [
+            asyncio.ensure_future(
+                http.get(f"{V1}/me", headers={"Authorization": f"Bearer guess-{number}"})
+            )
+            for number in range(50)
+        ]
+        await begun.wait()
+        body = {"queue": queue, "task": "draw"}
+        ok(await http.post(f"{V1}/leases", json=body, headers=known), 201)
+        goes_on.set()
+        answers = await asyncio.gather(*guesses)
+    assert {answer.status_code for answer in answers} == {401, 429}
 
 
 async def test_each_bearer_has_a_rate(serving: Serving, token: Token) -> None:

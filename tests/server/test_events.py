@@ -8,9 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+import tenacity
+from starlette.requests import HTTPConnection
 
 from hwqueue.client import Client
 from hwqueue.server import ServerSettings, create_app
+from hwqueue.server.auth import address_of
 from tests.server.conftest import V1, Http, Token, live, ok, problem
 
 BOUND_SECONDS = 60.0
@@ -101,6 +104,45 @@ def test_there_is_room_for_so_many(url: str) -> None:
         refused = httpx.get(f"{url}{V1}/events/stream", timeout=BOUND_SECONDS)
         assert problem(refused, 503)["retryable"] is True
         assert refused.headers["retry-after"]
+
+
+def test_one_caller_cannot_have_all_streams(dsn: str, token: Token) -> None:
+    one, other = token("viewer"), token("viewer")
+    told = ServerSettings(dsn=dsn, auth="tokens", max_streams=3, max_streams_per_caller=2)
+    with live(create_app(told)) as url:
+        with following(url, headers=one), following(url, headers=one):
+            stream = f"{url}{V1}/events/stream"
+            refused = httpx.get(stream, headers=one, timeout=BOUND_SECONDS)
+            assert problem(refused, 429)["retryable"] is True
+            assert refused.headers["retry-after"]
+            with following(url, headers=other):
+                pass
+        _follow_soon(url, headers=one)
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(AssertionError),
+    wait=tenacity.wait_fixed(0.05),
+    stop=tenacity.stop_after_delay(BOUND_SECONDS),
+    reraise=True,
+)
+def _follow_soon(url: str, **options: Any) -> None:
+    """Once the server has noticed that who followed before is gone."""
+    with following(url, **options):
+        pass
+
+
+def test_who_is_not_asked_is_told_apart_by_address() -> None:
+    """Of IPv6 by network: everybody has many addresses there."""
+    same = ["2001:db8:1:2::1", "2001:db8:1:2:ffff::"]
+    others = ["2001:db8:1:3::1", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "", "testclient"]
+    found = {host: address_of(_connection(host)) for host in same + others}
+    assert found[same[0]] == found[same[1]] == "2001:db8:1:2::/64"
+    assert len(set(found.values())) == 1 + len(others)
+
+
+def _connection(host: str) -> HTTPConnection:
+    return HTTPConnection({"type": "http", "client": (host, 1), "headers": []})
 
 
 def test_a_stream_ends_with_its_token(dsn: str, sql: Client, token: Token, queue: str) -> None:

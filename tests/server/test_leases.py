@@ -81,6 +81,27 @@ async def test_an_idempotency_key_spawns_once(http: Http, queue: str) -> None:
     assert found["field"] == "options.idempotency_key"
 
 
+async def test_two_keys_are_refused(http: Http, queue: str) -> None:
+    body = {"queue": queue, "task": "draw"}
+    for keys in (("a", "b"), ("a", "a")):
+        headers = [("Idempotency-Key", key) for key in keys]
+        found = problem(await http.post(f"{V1}/leases", json=body, headers=headers), 422)
+        assert found["field"] == "idempotency-key"
+    assert ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"] == []
+
+
+async def test_a_batch_has_no_key_of_its_own(http: Http, queue: str) -> None:
+    """It would be taken for one, and a second try would spawn all again."""
+    lease = {"task": "draw", "options": {"idempotency_key": "mine"}}
+    body = {"queue": queue, "leases": [lease]}
+    url, headers = f"{V1}/leases/batch", {"Idempotency-Key": "k"}
+    found = problem(await http.post(url, json=body, headers=headers), 422)
+    assert "options.idempotency_key" in found["hint"]
+    [made] = ok(await http.post(url, json=body), 201)["items"]
+    [again] = ok(await http.post(url, json=body), 201)["items"]
+    assert again == made | {"created": False}
+
+
 async def test_a_params_blob_goes_in_and_comes_out(http: Http, queue: str) -> None:
     blob = encode(WireIntent(cpu_isolation=CpuIsolation.WHOLE_CORE))
     lease = await spawned(http, queue, options={"wire": b64encode(blob).decode()})

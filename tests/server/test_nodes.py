@@ -1,5 +1,6 @@
 """Nodes over HTTP, and what they are to a placement."""
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -94,6 +95,28 @@ async def test_match_counts_all_and_tells_the_best(http: Http, node: str, queue:
     assert found["reasons"].keys() & {"label_mismatch", "label_missing"}
     [match] = found["items"]
     assert match["reasons"][0]["code"] in found["reasons"]
+
+
+async def test_match_in_pages(http: Http, sql: Client, node: str) -> None:
+    for _ in range(3):
+        sql.register_node(uuid4(), NodeSpec(name=f"match-{uuid4()}", instance_id="first"))
+    placement = {"prefer": [{"weight": 7, "when": {"tags": {"gpu": True}}}]}
+    whole = ok(await http.post(f"{V1}/match", json={"placement": placement}))
+    assert whole["next"] is None
+    seen: list[Any] = []
+    skip: int | None = 0
+    while skip is not None:
+        body = {"placement": placement, "limit": 2, "skip": skip}
+        page = ok(await http.post(f"{V1}/match", json=body))
+        assert (page["nodes"], page["eligible"]) == (whole["nodes"], whole["eligible"])
+        assert page["reasons"] == whole["reasons"]
+        assert len(page["items"]) <= 2
+        seen += page["items"]
+        skip = page["next"]
+    assert seen == whole["items"]
+    past = {"placement": placement, "skip": 1_000_000}
+    found = ok(await http.post(f"{V1}/match", json=past))
+    assert (found["items"], found["next"]) == ([], None)
 
 
 async def test_match_of_a_bad_placement(http: Http) -> None:

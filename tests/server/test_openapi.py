@@ -49,9 +49,13 @@ def test_every_operation_tells_its_problems(document: dict[str, Any]) -> None:
         if "{" in name:
             assert {"404", "422"} <= responses.keys(), name
         if "requestBody" in operation:
-            assert {"400", "413", "422"} <= responses.keys(), name
+            assert {"400", "408", "413", "422"} <= responses.keys(), name
+        if name.startswith(f"GET {V1}") and not name.endswith("/stream"):
+            assert "304" in responses, name
         for status, response in responses.items():
             assert response["description"], (name, status)
+            if status == "304":
+                continue
             kind = KINDS.get(name, "application/json")
             wanted = "application/problem+json" if status >= "4" else kind
             assert list(response["content"]) == [wanted], (name, status)

@@ -109,6 +109,13 @@ async def test_all_that_is_wrong_is_told(http: Http) -> None:
     assert {each["field"] for each in found["errors"]} == {"task", "options.priority"}
 
 
+async def test_answers_do_not_grow_with_mistakes(http: Http) -> None:
+    body = {"queue": "q", "leases": [{"task": "", "x" * 5000: 1}] * 500}
+    response = await http.post(f"{LEASES}/batch", json=body)
+    assert len(problem(response, 422, "QHA01")["errors"]) == 100
+    assert len(response.content) < 100_000
+
+
 async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
     content = b'{"queue": "q", "task": "t"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
@@ -163,6 +170,18 @@ async def test_a_misspelt_parameter(http: Http, path: str) -> None:
     assert found["field"] == "quue"
 
 
+@pytest.mark.parametrize(
+    "query", ["leases?queue=a&queue=b", "leases?limit=5&limit=5", "events?actor=a&actor=b"]
+)
+async def test_a_parameter_given_twice(http: Http, query: str) -> None:
+    found = problem(await http.get(f"{V1}/{query}"), 422)
+    assert f"?{found['field']}=" in query
+
+
+async def test_one_that_takes_several_values(http: Http) -> None:
+    ok(await http.get(f"{V1}/events?code=queue_paused&code=queue_resumed"))
+
+
 def test_integers_survive_readers_with_doubles() -> None:
     token = 2**40 * 2**20
     assert _exact({"token": token, "n": [7, token], "t": True}) == {
@@ -206,6 +225,19 @@ async def test_one_reader_cannot_keep_others_from_reading(serving: Serving) -> N
             async with pools.read("token:other") as client:
                 await client.list_leases()
         ok(await http.get(LEASES))
+
+
+async def test_nor_can_one_caller_keep_them_from_calling(serving: Serving, queue: str) -> None:
+    """Such as with calls that wait for what somebody has locked."""
+    body = {"queue": queue, "task": "draw"}
+    async with serving(pool_size=2, pool_timeout=timedelta(seconds=1)) as http:
+        pools: Pools = http.app.state.services.pools
+        async with pools.call("anonymous"):
+            problem(await http.post(LEASES, json=body), 503)
+            async with pools.call("token:other") as client:
+                await client.spawn_lease(queue, "draw")
+            ok(await http.get("/readyz"))
+        ok(await http.post(LEASES, json=body), 201)
 
 
 async def test_reads_write_nothing(serving: Serving, queue: str) -> None:

@@ -1,6 +1,10 @@
 """Queues over HTTP: list, make, set, stop and let go on."""
 
+from urllib.parse import quote
 from uuid import uuid4
+
+import httpx
+import pytest
 
 from hwqueue.client import Client
 from hwqueue.types import NodeSpec
@@ -27,6 +31,35 @@ async def test_from_made_to_paused(http: Http) -> None:
     assert made["queue"] in {
         queue["queue"] for queue in ok(await http.get(f"{V1}/queues"))["items"]
     }
+
+
+NAMES = ["a/policy", "a/b/pause", "pause", "a/requeue-failed", "x:y@z.w-", "a//b", "a/../b", "a/."]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_name_that_sql_lets_in(http: Http, sql: Client, name: str) -> None:
+    """Encoded as one part of the path, none is taken for what is below another."""
+    for made in (name, name.rpartition("/")[0] or "b"):
+        sql.create_queue(made)
+    url = httpx.URL(f"http://localhost{V1}/queues/{quote(name, safe='')}")
+    under = {verb: f"{url}/{verb}" for verb in ("pause", "resume", "policy", "requeue-failed")}
+    assert ok(await http.get(url))["queue"] == name
+    assert ok(await http.post(under["pause"])) == {"queue": name, "paused": True}
+    ok(await http.patch(under["policy"], json={"claim_timeout": 90}))
+    ok(await http.post(under["requeue-failed"]))
+    queues = {queue["queue"]: queue for queue in ok(await http.get(f"{V1}/queues"))["items"]}
+    assert [each for each in queues if queues[each]["paused"]] == [name]
+    ok(await http.post(under["resume"]))
+    page = await http.get(f"/queues/{quote(name, safe='')}")
+    assert page.status_code == 200
+    assert f"Queue {name}" in page.text
+
+
+async def test_a_plain_slash_before_a_verb(http: Http, sql: Client) -> None:
+    sql.create_queue("plain/name")
+    assert ok(await http.post(f"{V1}/queues/plain/name/pause"))["queue"] == "plain/name"
+    assert (await http.get(f"{V1}/queues/plain/name/pause")).headers["allow"] == "POST"
+    problem(await http.get(f"{V1}%2Fqueues/plain"), 404)
 
 
 async def test_a_bad_policy_is_named(http: Http, queue: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hwqueue.errors import ConfigError
-from hwqueue.server.serve import _from_json, _to_json
+from hwqueue.server.serve import _from_json, _to_json, run
 from hwqueue.server.settings import ServerSettings
 
 
@@ -40,6 +40,8 @@ def test_who_is_let_in(host: str, auth: Any, effective: str) -> None:
         ({"read_timeout": 5}, "read_timeout"),
         ({"rate_limit": "many"}, "rate_limit"),
         ({"max_body_bytes": 10}, "max_body_bytes"),
+        ({"body_timeout": timedelta(0)}, "body_timeout"),
+        ({"max_streams_per_caller": 0}, "max_streams_per_caller"),
         ({"auth": "maybe"}, "auth"),
         ({"auth": "proxy"}, "proxy_networks"),
         ({"proxy_networks": ("10.0.0.1/8",)}, "proxy_networks"),
@@ -51,6 +53,15 @@ def test_who_is_let_in(host: str, auth: Any, effective: str) -> None:
 def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         ServerSettings(dsn="", **changes)
+
+
+def test_addresses_and_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the one of uvicorn's parsers that has limits, whichever are installed."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr("hwqueue.server.serve._set_up_logs", lambda: None)
+    monkeypatch.setattr("uvicorn.run", lambda _, **options: told.update(options))
+    run(ServerSettings(dsn=""))
+    assert told["http"] == "h11"
 
 
 def test_they_reach_other_processes() -> None:

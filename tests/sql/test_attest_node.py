@@ -200,11 +200,11 @@ def test_the_longest_domain(api: Api) -> None:
     attest(api, api.node(), "é" * 127 + "x")
 
 
-def test_an_expiry_that_has_passed(api: Api, clock: Clock) -> None:
-    refusal = api.refused(
-        "QHA01", "attest_node", node=api.node().node_id, domain="a", expires_at=clock.now()
-    )
-    assert refusal.field == "p_expires_at"
+def test_an_expiry_that_has_passed_or_that_nobody_could_read(api: Api, clock: Clock) -> None:
+    node = api.node().node_id
+    for moment in (clock.now(), "10000-01-01 00:00:00+00", "-infinity"):
+        refusal = api.refused("QHA01", "attest_node", node=node, domain="a", expires_at=moment)
+        assert refusal.field == "p_expires_at"
 
 
 @pytest.mark.parametrize("function", ["attest_node", "revoke_attestation"])

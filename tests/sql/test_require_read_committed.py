@@ -48,6 +48,7 @@ SERVING: dict[str, dict[str, Any]] = {
     "list_nodes": {},
     "list_queues": {},
     "match_nodes": {"placement": {}},
+    "match_page": {"placement": {}},
     "service_policy": {"service": ID},
     "what_if": {"nodes": {}},
 }

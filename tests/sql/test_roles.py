@@ -26,6 +26,7 @@ MAY_CALL: dict[str, set[str]] = {
     "cancel_lease": {PRODUCER, OPERATOR, ADMIN},
     "get_lease": {PRODUCER, OPERATOR, ADMIN},
     "match_nodes": {PRODUCER, OPERATOR, ADMIN},
+    "match_page": {PRODUCER, OPERATOR, ADMIN},
     "register_node": {WORKER, ADMIN},
     "heartbeat_node": {WORKER, ADMIN},
     "claim_task": {WORKER, ADMIN},

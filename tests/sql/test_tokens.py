@@ -104,8 +104,14 @@ def test_bad_arguments(api: Api, change: dict[str, Any], field: str) -> None:
 
 def test_a_token_cannot_have_ended_already(api: Api, clock: Clock) -> None:
     good = {"name": "new", "secret_sha256": bytes(32), "role": "viewer"}
-    refused = api.refused("QHA01", "create_token", **good, expires_at=clock.now())
-    assert refused.field == "p_expires_at"
+    for moment in (clock.now(), "10000-01-01", "-infinity"):  # what nobody could read again, too
+        refused = api.refused("QHA01", "create_token", **good, expires_at=moment)
+        assert refused.field == "p_expires_at"
+
+
+def test_infinity_is_no_end(api: Api) -> None:
+    name, _ = made(api, expires_at="infinity")
+    assert listed(api, name)["expires_at"] is None
 
 
 def test_an_unknown_name(api: Api) -> None:

@@ -13,6 +13,7 @@ from hwqueue.client._json import given, plain
 from hwqueue.types import (
     AsJson,
     BrokenInvariant,
+    MatchPage,
     Node,
     NodeClaim,
     NodeMatch,
@@ -97,20 +98,43 @@ class AsyncNodes(AsyncCaller):
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
         SQL: match_nodes. Safe inside your transaction: yes.
         """
-        options = given(
-            {
-                "queue": queue,
-                "task": task,
-                "tenant": tenant,
-                "service_id": service_id,
-                "labels": labels,
-            }
-        )
         return await self._rows(
             calls.MATCH_NODES,
             NodeMatch,
             p_placement=plain(placement, "placement"),
-            p_options=plain(options, "options"),
+            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_shard=shard,
+        )
+
+    async def match_page(
+        self,
+        placement: AsJson | Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
+        skip: int = 0,
+        shard: int = 0,
+    ) -> MatchPage:
+        """The same, counted, and of the nodes `limit` after the first `skip`, the best first.
+
+        Args:
+            limit: 1 to 10,000.
+            skip: 0 to 1,000,000. Every page judges all nodes anew.
+
+        Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
+        SQL: match_page. Safe inside your transaction: yes.
+        """
+        return await self._row(
+            calls.MATCH_PAGE,
+            MatchPage,
+            p_placement=plain(placement, "placement"),
+            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_limit=limit,
+            p_skip=skip,
             p_shard=shard,
         )
 
@@ -273,3 +297,21 @@ class AsyncNodes(AsyncCaller):
         SQL: verify_invariants. Safe inside your transaction: yes.
         """
         return await self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant, p_shard=shard)
+
+
+def _as_lease(
+    queue: str | None,
+    task: str | None,
+    tenant: str | None,
+    service_id: UUID | str | None,
+    labels: Mapping[str, str] | None,
+) -> Any:
+    """The options of a match."""
+    options = {
+        "queue": queue,
+        "task": task,
+        "tenant": tenant,
+        "service_id": service_id,
+        "labels": labels,
+    }
+    return plain(given(options), "options")

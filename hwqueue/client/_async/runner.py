@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg.rows import tuple_row
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 
 from hwqueue.calls import SET_ACTOR
 from hwqueue.client._foreign import async_sqlalchemy, check_dialect
+from hwqueue.client._json import read_json
 from hwqueue.errors import BadArgument, ConfigError
 
 Rows = Sequence[Sequence[Any]]
@@ -63,6 +65,7 @@ class AsyncPoolRunner:
             timeout=self._timeout,
             reconnect_timeout=_RECONNECT_SECONDS,
             reconnect_failed=_try_again,
+            configure=_configure,
             kwargs=options,
             open=False,
         )
@@ -92,6 +95,10 @@ class AsyncPoolRunner:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
                 raise
+
+
+async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:
+    set_json_loads(read_json, connection)
 
 
 async def _fetch(
@@ -124,6 +131,8 @@ class AsyncConnectionRunner:
 
     async def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            # of this cursor alone: how the caller reads JSON is theirs to say
+            set_json_loads(read_json, cursor)
             if actor is not None:
                 await cursor.execute(SET_ACTOR, {"actor": actor})
             await cursor.execute(sql, arguments)

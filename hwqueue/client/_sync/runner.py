@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg.rows import tuple_row
+from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 from hwqueue.calls import SET_ACTOR
 from hwqueue.client._foreign import check_dialect, sync_sqlalchemy
+from hwqueue.client._json import read_json
 from hwqueue.errors import BadArgument, ConfigError
 
 Rows = Sequence[Sequence[Any]]
@@ -64,6 +66,7 @@ class PoolRunner:
             timeout=self._timeout,
             reconnect_timeout=_RECONNECT_SECONDS,
             reconnect_failed=_try_again,
+            configure=_configure,
             kwargs=options,
             open=False,
         )
@@ -95,6 +98,10 @@ class PoolRunner:
                 raise
 
 
+def _configure(connection: psycopg.Connection[Any]) -> None:
+    set_json_loads(read_json, connection)
+
+
 def _fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
     cursor = connection.execute(sql, arguments)
     rows: Rows = cursor.fetchall()
@@ -123,6 +130,8 @@ class ConnectionRunner:
 
     def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
         with self._connection.cursor(row_factory=tuple_row) as cursor:
+            # of this cursor alone: how the caller reads JSON is theirs to say
+            set_json_loads(read_json, cursor)
             if actor is not None:
                 cursor.execute(SET_ACTOR, {"actor": actor})
             cursor.execute(sql, arguments)

@@ -164,6 +164,9 @@ class MatchRequest(Request):
     limit: Annotated[Whole, Field(ge=1, le=1000)] = Field(
         default=100, description="Most nodes to tell; those that could come first, best first."
     )
+    skip: Annotated[Whole, Field(ge=0, le=1_000_000)] = Field(
+        default=0, description="Cursor: `next` of the page before."
+    )
 
 
 class Reason(Answer):
@@ -195,3 +198,4 @@ class Match(Answer):
         examples=[{"label_mismatch": 12}],
     )
     items: list[NodeMatch]
+    next: int | None = Field(description="`skip` of the page after; null at the end.")

@@ -13,17 +13,16 @@ from psycopg_pool import PoolTimeout
 from pydantic import Field
 
 from hwqueue.server.auth import authenticate
-from hwqueue.server.callers import Caller, Needs, Route, Services
+from hwqueue.server.callers import Caller, Route
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.pages import cut, link_next
 from hwqueue.server.problems import Refusal
-from hwqueue.server.roles import Scope
+from hwqueue.server.routers.shared import Reader
 from hwqueue.types import Event
 
 router = APIRouter(route_class=Route, prefix="/events", tags=["events"])
 
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 EventId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 EventOut = answer_of(Event)
 
@@ -98,10 +97,9 @@ async def list_events(
     return {"items": page, "next": str(last.event_id) if last else None}
 
 
-async def _room(request: Request) -> AsyncIterator[None]:
-    """Room for one more stream, as long as it lasts."""
-    services: Services = request.app.state.services
-    with services.streams.one():
+async def _room(caller: Reader) -> AsyncIterator[None]:
+    """Room for one more stream of theirs, as long as it lasts."""
+    with caller.services.streams.one(caller.principal.caller):
         yield
 
 

@@ -2,20 +2,17 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from pydantic import Field
 
-from hwqueue.server.callers import Caller, Needs, Route
+from hwqueue.server.callers import Route
 from hwqueue.server.models.base import Id, Object, Request, example
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.roles import Scope
+from hwqueue.server.routers.shared import NO_CLASS, NO_LEASE, Explainer, Reader
 from hwqueue.types import ClassExplanation, LeaseExplanation, ServedClass
 
 router = APIRouter(route_class=Route, tags=["placement"])
 
-# An explanation names what other tenants run.
-LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ))]
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 ClassId = Annotated[int, Path(ge=0, le=2**63 - 1, description="Of a placement class.")]
 
 
@@ -41,9 +38,9 @@ class WhatIf(Request):
 @router.get(
     "/leases/{lease_id:uuid}/explanation",
     response_model=answer_of(LeaseExplanation),
-    responses={404: {"description": "No such lease."}},
+    responses=NO_LEASE,
 )
-async def explain_lease(lease_id: Id, caller: LeaseReader) -> Any:
+async def explain_lease(lease_id: Id, caller: Explainer) -> Any:
     """Why a lease is where it is; of a pending one, node by node, why it does not run."""
     async with caller.read() as client:
         return await client.explain_lease(lease_id, shard=caller.shard)
@@ -52,7 +49,7 @@ async def explain_lease(lease_id: Id, caller: LeaseReader) -> Any:
 @router.get(
     "/classes/{class_id}/explanation",
     response_model=answer_of(ClassExplanation),
-    responses={404: {"description": "No such class."}},
+    responses=NO_CLASS,
 )
 async def explain_class(class_id: ClassId, caller: Reader) -> Any:
     """Why the leases of a placement class are pending."""

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from hwqueue.errors import BadArgument
-from hwqueue.server.callers import Caller, Needs, Route
+from hwqueue.server.callers import Caller, Route
 from hwqueue.server.models.base import Id, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
@@ -21,18 +21,18 @@ from hwqueue.server.models.leases import (
     SpawnRequest,
 )
 from hwqueue.server.pages import cut, link_next
-from hwqueue.server.roles import Scope
+from hwqueue.server.problems import Refusal
+from hwqueue.server.routers.shared import (
+    NO_LEASE,
+    NO_QUEUE,
+    WRONG_STATE,
+    LeaseOperator,
+    LeaseReader,
+    LeaseWriter,
+)
 from hwqueue.types import LeaseState
 
 router = APIRouter(route_class=Route, prefix="/leases", tags=["leases"])
-
-Reader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
-Writer = Annotated[Caller, Depends(Needs(Scope.LEASES_WRITE, tenants=True))]
-Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE, tenants=True))]
-
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such lease."}}
-NO_QUEUE: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}
-WRONG_STATE: dict[int | str, dict[str, Any]] = {409: {"description": "Not in its state."}}
 
 IdempotencyKey = Annotated[
     str | None,
@@ -56,7 +56,7 @@ IdempotencyKey = Annotated[
 )
 async def spawn_lease(
     body: SpawnRequest,
-    caller: Writer,
+    caller: LeaseWriter,
     request: Request,
     response: Response,
     idempotency_key: IdempotencyKey = None,
@@ -76,11 +76,19 @@ async def spawn_lease(
 @router.post(
     "/batch", status_code=201, responses={409: {"description": "A lease id is taken."}, **NO_QUEUE}
 )
-async def spawn_leases(body: SpawnBatch, caller: Writer) -> SpawnedBatch:
+async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) -> SpawnedBatch:
     """Spawn a batch in one statement, all or nothing.
 
-    Equal idempotency keys are one lease, here as over several requests.
+    Equal idempotency keys are one lease, here as over several requests. A batch has no key of its
+    own: the header `Idempotency-Key` is refused.
     """
+    if "idempotency-key" in request.headers:
+        raise Refusal(
+            422,
+            "a batch has no idempotency key of its own",
+            field="Idempotency-Key",
+            hint="give each lease one: leases[].options.idempotency_key",
+        )
     leases = [
         {
             "task": spec.task,
@@ -97,7 +105,7 @@ async def spawn_leases(body: SpawnBatch, caller: Writer) -> SpawnedBatch:
 @router.get("", responses=NO_QUEUE)
 async def list_leases(
     *,
-    caller: Reader,
+    caller: LeaseReader,
     request: Request,
     response: Response,
     queue: Name | None = None,
@@ -133,15 +141,15 @@ async def list_leases(
     return LeasePage(items=[LeaseSummary.model_validate(lease) for lease in page], next=cursor)
 
 
-@router.get("/{lease_id:uuid}", responses=NOT_FOUND)
-async def get_lease(lease_id: Id, caller: Reader) -> Lease:
+@router.get("/{lease_id:uuid}", responses=NO_LEASE)
+async def get_lease(lease_id: Id, caller: LeaseReader) -> Lease:
     """All that is known about a lease, every attempt's error included."""
     async with caller.call() as client:
         return Lease.model_validate(await caller.own_lease(client, lease_id))
 
 
-@router.patch("/{lease_id:uuid}", responses=NOT_FOUND | WRONG_STATE)
-async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> LeaseNow:
+@router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
+async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) -> LeaseNow:
     """Change a lease that is not claimed."""
     changes = body.model_dump(exclude_unset=True)
     async with caller.call() as client:
@@ -151,8 +159,10 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: Writer) -> Leas
     return LeaseNow(lease_id=lease_id, state=state)
 
 
-@router.post("/{lease_id:uuid}/cancel", responses=NOT_FOUND | WRONG_STATE)
-async def cancel_lease(lease_id: Id, caller: Writer, body: CancelRequest | None = None) -> LeaseNow:
+@router.post("/{lease_id:uuid}/cancel", responses=NO_LEASE | WRONG_STATE)
+async def cancel_lease(
+    lease_id: Id, caller: LeaseWriter, body: CancelRequest | None = None
+) -> LeaseNow:
     """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
@@ -161,8 +171,8 @@ async def cancel_lease(lease_id: Id, caller: Writer, body: CancelRequest | None 
     return LeaseNow(lease_id=lease_id, state=state)
 
 
-@router.post("/{lease_id:uuid}/requeue", responses=NOT_FOUND | WRONG_STATE)
-async def requeue_lease(lease_id: Id, caller: Operator) -> LeaseNow:
+@router.post("/{lease_id:uuid}/requeue", responses=NO_LEASE | WRONG_STATE)
+async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> LeaseNow:
     """Make a failed or cancelled lease claimable again, with all its attempts to come."""
     async with caller.call() as client:
         await caller.check_lease(client, lease_id)

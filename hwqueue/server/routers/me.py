@@ -1,17 +1,14 @@
 """Who one is to this server."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from pydantic import Field
 
-from hwqueue.server.callers import Caller, Needs, Route
+from hwqueue.server.callers import Route
 from hwqueue.server.models.base import Answer
 from hwqueue.server.roles import SCOPES, Role, Scope
+from hwqueue.server.routers.shared import LeaseReader
 
 router = APIRouter(route_class=Route, tags=["auth"])
-
-Anybody = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
 
 
 class Me(Answer):
@@ -24,7 +21,7 @@ class Me(Answer):
 
 
 @router.get("/me")
-async def who_am_i(caller: Anybody) -> Me:
+async def who_am_i(caller: LeaseReader) -> Me:
     """Whom the token stands for, and what it may do."""
     who = caller.principal
     return Me(actor=who.actor, role=who.role, tenant=who.tenant, scopes=sorted(SCOPES[who.role]))

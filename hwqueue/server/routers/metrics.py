@@ -3,17 +3,18 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from hwqueue.server.callers import Caller, Needs, Route
-from hwqueue.server.roles import Scope
+from hwqueue.server.callers import Route
+from hwqueue.server.routers.shared import Reader
+from hwqueue.server.together import Together
 
 router = APIRouter(route_class=Route, tags=["views"])
 
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
+_scrapes = Together[bytes]()
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -26,6 +27,10 @@ async def metrics(
         encode, media_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a version that is no number
         encode, media_type = choose_encoder("")
-    # the collector waits for the database by itself, on a connection of its own
-    text = await asyncio.to_thread(encode, registry)
-    return Response(text, media_type=media_type)
+
+    # The collector waits for the database by itself, on a connection of its own. All who ask share
+    # a thread: there are few of them, and whoever connects anew needs one to look up its address.
+    async def scrape() -> bytes:
+        return await asyncio.to_thread(encode, registry)
+
+    return Response(await _scrapes.ask((registry, media_type), scrape), media_type=media_type)

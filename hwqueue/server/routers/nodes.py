@@ -1,12 +1,12 @@
 """Nodes: look at them, take them out of service and back."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import NodeUnknown
-from hwqueue.server.callers import Caller, Needs, Route
+from hwqueue.server.callers import Caller, Route
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.nodes import (
     DrainRequest,
@@ -17,14 +17,9 @@ from hwqueue.server.models.nodes import (
     UntaintRequest,
 )
 from hwqueue.server.pages import cut, link_next
-from hwqueue.server.roles import Scope
+from hwqueue.server.routers.shared import NO_NODE, Operator, Reader
 
 router = APIRouter(route_class=Route, prefix="/nodes", tags=["nodes"])
-
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
-Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]
-
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such node."}}
 
 
 @router.get("")
@@ -51,14 +46,14 @@ async def list_nodes(
     )
 
 
-@router.get("/{node_id:uuid}", responses=NOT_FOUND)
+@router.get("/{node_id:uuid}", responses=NO_NODE)
 async def get_node(node_id: Id, caller: Reader) -> Node:
     """A node with what it has and what is in use."""
     async with caller.call() as client:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/cordon", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/cordon", responses=NO_NODE)
 async def cordon_node(node_id: Id, caller: Operator) -> Node:
     """Grant it no more claims; running ones go on."""
     async with caller.call() as client:
@@ -66,7 +61,7 @@ async def cordon_node(node_id: Id, caller: Operator) -> Node:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/uncordon", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/uncordon", responses=NO_NODE)
 async def uncordon_node(node_id: Id, caller: Operator) -> Node:
     """Undo cordon and drain."""
     async with caller.call() as client:
@@ -74,7 +69,7 @@ async def uncordon_node(node_id: Id, caller: Operator) -> Node:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/drain", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/drain", responses=NO_NODE)
 async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Node:
     """Cordon it and, with a deadline, ask what runs there to stop by then."""
     async with caller.call() as client:
@@ -82,7 +77,7 @@ async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = 
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/taint", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/taint", responses=NO_NODE)
 async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Node:
     """Keep leases off it that do not tolerate the taint."""
     async with caller.call() as client:
@@ -91,7 +86,7 @@ async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Node:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/untaint", responses=NOT_FOUND)
+@router.post("/{node_id:uuid}/untaint", responses=NO_NODE)
 async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> Untainted:
     """Take taints of operators off it; those that it registered with stay."""
     async with caller.call() as client:

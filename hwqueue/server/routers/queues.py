@@ -1,12 +1,12 @@
 """Queues: list, make, set, stop and let go on."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from hwqueue.errors import QueueUnknown
-from hwqueue.server.callers import Caller, Needs, Route
+from hwqueue.server.callers import Route
 from hwqueue.server.models.base import Name
 from hwqueue.server.models.queues import (
     CreateQueue,
@@ -17,24 +17,25 @@ from hwqueue.server.models.queues import (
     Requeued,
     RequeueFailed,
 )
-from hwqueue.server.roles import Scope
+from hwqueue.server.routers.shared import NO_QUEUE, Admin, Operator, Reader
 
 
 class _QueueName(PathConvertor):
-    """The rest of a path but for a verb at its end: names of queues may have slashes."""
+    """The rest of a path but for a verb at its end: names of queues may have slashes.
+
+    Where such a name ends like a verb, the slash is encoded: `/queues/a%2Fpause/pause`.
+    """
 
     regex = r"(?:(?!/(?:policy|pause|resume|requeue-failed)$).)+"
+
+    def convert(self, value: str) -> str:
+        return value.replace("%2F", "/")
 
 
 register_url_convertor("queue", _QueueName())
 router = APIRouter(route_class=Route, prefix="/queues", tags=["queues"])
 
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
-Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]
-Admin = Annotated[Caller, Depends(Needs(Scope.ADMINISTER))]
 QueueName = Annotated[Name, Path(description="Name of the queue.", examples=["renders"])]
-
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}
 
 
 @router.get("")
@@ -56,7 +57,7 @@ async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
     return QueueNow(queue=body.queue)
 
 
-@router.get("/{queue:queue}", responses=NOT_FOUND)
+@router.get("/{queue:queue}", responses=NO_QUEUE)
 async def get_queue(queue: QueueName, caller: Reader) -> Queue:
     """A queue, the number of its open leases, and its policy."""
     async with caller.read() as client:
@@ -70,7 +71,7 @@ async def get_queue(queue: QueueName, caller: Reader) -> Queue:
     )
 
 
-@router.patch("/{queue:queue}/policy", responses=NOT_FOUND)
+@router.patch("/{queue:queue}/policy", responses=NO_QUEUE)
 async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -> QueueNow:
     """Change the keys of its policy that are given; leases already there keep theirs."""
     policy = body.model_dump(exclude_none=True)
@@ -79,7 +80,7 @@ async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -
     return QueueNow(queue=queue)
 
 
-@router.post("/{queue:queue}/pause", responses=NOT_FOUND)
+@router.post("/{queue:queue}/pause", responses=NO_QUEUE)
 async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
     """Grant no more claims from it; spawns and running claims go on."""
     async with caller.call() as client:
@@ -87,7 +88,7 @@ async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
     return QueueNow(queue=queue, paused=True)
 
 
-@router.post("/{queue:queue}/resume", responses=NOT_FOUND)
+@router.post("/{queue:queue}/resume", responses=NO_QUEUE)
 async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
     """Grant claims from it again."""
     async with caller.call() as client:
@@ -95,7 +96,7 @@ async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
     return QueueNow(queue=queue, paused=False)
 
 
-@router.post("/{queue:queue}/requeue-failed", responses=NOT_FOUND)
+@router.post("/{queue:queue}/requeue-failed", responses=NO_QUEUE)
 async def requeue_failed(
     queue: QueueName, caller: Operator, body: RequeueFailed | None = None
 ) -> Requeued:

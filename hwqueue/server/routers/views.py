@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from hwqueue.server.callers import Caller, Needs, Route
+from hwqueue.server.callers import Route
 from hwqueue.server.models.base import Id, Name
 from hwqueue.server.models.derived import list_of
 from hwqueue.server.pages import cut, link_next
-from hwqueue.server.roles import Scope
+from hwqueue.server.routers.shared import NO_LEASE, NO_QUEUE, LeaseReader, Reader
 from hwqueue.types import (
     ClassStats,
     LeaseEvent,
@@ -21,10 +21,7 @@ from hwqueue.types import (
 
 router = APIRouter(route_class=Route, tags=["views"])
 
-LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-NO_QUEUE: dict[int | str, dict[str, Any]] = {404: {"description": "No such queue."}}
 
 
 @router.get("/pending", response_model=list_of(PendingReason), responses=NO_QUEUE)
@@ -128,7 +125,7 @@ async def placement_class_stats(
 @router.get(
     "/leases/{lease_id:uuid}/history",
     response_model=list_of(LeaseEvent),
-    responses={404: {"description": "No such lease."}},
+    responses=NO_LEASE,
 )
 async def lease_history(lease_id: Id, caller: LeaseReader) -> Any:
     """The life line of a lease, oldest first."""

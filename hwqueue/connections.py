@@ -1,0 +1,90 @@
+"""Connections that are given up when the server says nothing.
+
+A server that hangs, and a network that swallows what it is given, close no connection: without
+this, who waits for their answer waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from psycopg import AsyncConnection, Connection, OperationalError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+
+def careful_conninfo(conninfo: str, *, seconds: int, **defaults: str) -> str:
+    """The connection string with timeouts for what libpq waits for, and other `defaults`.
+
+    What the string says itself stays. All of it is the client's own affair, so PgBouncer may be in
+    between.
+
+    Args:
+        seconds: For connecting, and until a peer that has vanished is noticed; at least 2.
+    """
+    seconds = max(seconds, 2)
+    wanted: dict[str, str | int] = {
+        "connect_timeout": seconds,
+        "keepalives_idle": seconds,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": seconds * 1000,
+        **defaults,
+    }
+    given = conninfo_to_dict(conninfo)
+    return make_conninfo(
+        conninfo, **{name: value for name, value in wanted.items() if name not in given}
+    )
+
+
+class WatchedAsyncConnection(AsyncConnection[Any]):
+    """A connection that ends as if the server had ended it, if an answer takes too long.
+
+    Attributes:
+        answer_within: Seconds for a statement and its rows; None: no limit. More than the
+            statement may take in the server, which then says so itself.
+    """
+
+    answer_within: float | None = None
+
+    async def wait(self, *args: Any, **options: Any) -> Any:
+        """Whatever the connection waits for passes here."""
+        if self.answer_within is None:
+            return await super().wait(*args, **options)
+        loop = asyncio.get_running_loop()
+        watch = loop.call_later(self.answer_within, _hang_up, self)
+        try:
+            return await super().wait(*args, **options)
+        finally:
+            watch.cancel()
+
+
+class WatchedConnection(Connection[Any]):
+    """The same for threads."""
+
+    answer_within: float | None = None
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        """Whatever the connection waits for passes here."""
+        if self.answer_within is None:
+            return super().wait(*args, **options)
+        watch = threading.Timer(self.answer_within, _hang_up, (self,))
+        watch.daemon = True
+        watch.start()
+        try:
+            return super().wait(*args, **options)
+        finally:
+            watch.cancel()
+
+
+def _hang_up(connection: AsyncConnection[Any] | Connection[Any]) -> None:
+    """End a connection while somebody waits for it; they get an OperationalError."""
+    with (
+        suppress(OperationalError, OSError),  # it may end by itself at this moment
+        # a copy: the descriptor itself is libpq's, which notices that nothing more comes
+        socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as ours,
+    ):
+        ours.shutdown(socket.SHUT_RDWR)

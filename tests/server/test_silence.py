@@ -1,0 +1,96 @@
+"""A database that says nothing: answers come all the same, and the server recovers by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import psycopg
+import pytest
+import tenacity
+
+from hwqueue.connections import careful_conninfo
+from tests.server.conftest import V1, Http, Serving, ok, problem
+from tests.server.relay import Relay, relay
+
+BOUND_SECONDS = 60.0
+SHORT = timedelta(seconds=0.3)
+
+
+@pytest.fixture
+def way(dsn: str) -> Iterator[Relay]:
+    with relay(dsn) as made:
+        yield made
+
+
+@pytest.fixture
+async def impatient(
+    serving: Serving, way: Relay, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Http]:
+    """A server that gives up soon."""
+    for name in ("server.pools._CHECK_SECONDS", "server.pools._GRACE_SECONDS"):
+        monkeypatch.setattr(f"hwqueue.{name}", 0.3)
+    monkeypatch.setattr("hwqueue.server.pools._CONNECT_SECONDS", 2)
+    monkeypatch.setattr("hwqueue.metrics.collector._GRACE_SECONDS", 0.3)
+    told = {"call_timeout": SHORT, "read_timeout": SHORT, "pool_timeout": SHORT}
+    async with serving(dsn=way.dsn, **told) as http:
+        ok(await http.get("/readyz"))
+        yield http
+
+
+async def works_again(http: Http, queue: str) -> None:
+    """Wait until everything does."""
+    async for attempt in tenacity.AsyncRetrying(
+        stop=tenacity.stop_after_delay(BOUND_SECONDS), wait=tenacity.wait_fixed(0.1), reraise=True
+    ):
+        with attempt:
+            ok(await http.get("/readyz"))
+            ok(await http.post(f"{V1}/leases", json={"queue": queue, "task": "draw"}), 201)
+            ok(await http.get(f"{V1}/leases"))
+            assert "\nhwqueue_up 1.0\n" in (await http.get("/metrics")).text
+
+
+async def test_whoever_asks_is_told(impatient: Http, way: Relay, queue: str) -> None:
+    body = {"queue": queue, "task": "draw"}
+    ok(await impatient.post(f"{V1}/leases", json=body), 201)
+    ok(await impatient.get(f"{V1}/leases"))
+    assert "\nhwqueue_up 1.0\n" in (await impatient.get("/metrics")).text
+    way.freeze()
+    async with asyncio.timeout(BOUND_SECONDS):
+        for _ in range(2):  # of idle connections, and when there are none any more
+            problem(await impatient.get("/readyz"), 503)
+            found = problem(await impatient.post(f"{V1}/leases", json=body), 503)
+            assert found["retryable"] is True
+            problem(await impatient.get(f"{V1}/leases"), 503)
+            assert "\nhwqueue_up 0.0\n" in (await impatient.get("/metrics")).text
+        ok(await impatient.get("/healthz"))
+    way.thaw()
+    await works_again(impatient, queue)
+
+
+async def test_so_is_who_was_being_answered(
+    impatient: Http, way: Relay, queue: str, conn: psycopg.Connection
+) -> None:
+    body = {"queue": queue, "task": "draw"}
+    made = ok(await impatient.post(f"{V1}/leases", json=body), 201)["lease_id"]
+    with conn.transaction():
+        conn.execute("select hwqueue.update_lease(%s, '{\"priority\": 3}')", [made])
+        asked = asyncio.ensure_future(impatient.post(f"{V1}/leases/{made}/cancel"))
+        async for attempt in tenacity.AsyncRetrying(stop=tenacity.stop_after_delay(BOUND_SECONDS)):
+            with attempt:
+                assert conn.execute(
+                    "select 1 from pg_locks where not granted and locktype = 'transactionid'"
+                ).fetchall()
+                await asyncio.sleep(0)
+        way.freeze()
+        async with asyncio.timeout(BOUND_SECONDS):
+            found = problem(await asked, 503, "08000")
+        assert "unknown" in found["detail"]
+    way.thaw()
+    await works_again(impatient, queue)
+
+
+def test_what_the_dsn_says_itself_stays() -> None:
+    made = careful_conninfo("host=here connect_timeout=30", seconds=5, application_name="x")
+    told = psycopg.conninfo.conninfo_to_dict(made)
+    assert (told["connect_timeout"], told["application_name"]) == ("30", "x")
+    assert (told["keepalives_idle"], told["tcp_user_timeout"]) == ("5", "5000")
