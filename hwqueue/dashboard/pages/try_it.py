@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -54,6 +52,8 @@ async def node(request: Request) -> Response:
     if error is None and (wanted or any(given.values())):
         try:
             rows = await source.what_if(node_of(given))
+            if wanted:
+                rows.sort(key=lambda row: row.class_id != wanted.class_id)
         except _OF_THE_FORM as refused:
             error = refused
     return page(
@@ -98,6 +98,7 @@ async def placement(request: Request) -> Response:
     if any(given.values()):
         try:
             rows = await source.match(**lease_of(given | {"placement": given["placement"] or "{}"}))
+            rows.sort(key=lambda row: len(row.reasons))  # the nearest first, those as they were
         except _OF_THE_FORM as refused:
             error = refused
     code = asked.get("reason", "")
@@ -123,22 +124,14 @@ async def placement(request: Request) -> Response:
         shown=shown[number * PAGE : (number + 1) * PAGE],
         total=len(shown),
         eligible=sum(row.eligible for row in rows or ()),
-        near=sum(_is_near(row.reasons) for row in rows or ()),
+        near=sum(len(row.reasons) == 1 for row in rows or ()),
         reasons=reasons.most_common(),
         reason=code,
         number=number,
         page_size=PAGE,
-        query=_query(given, code),
+        query={**given, "reason": code},
         queues=[row.queue for row in queues.value],
     )
-
-
-def _is_near(reasons: tuple[Any, ...]) -> bool:
-    return len(reasons) == 1
-
-
-def _query(given: Mapping[str, str], code: str) -> dict[str, str]:
-    return {**given, "reason": code}
 
 
 ROUTES = [seen("/try", node), seen("/try/placement", placement)]

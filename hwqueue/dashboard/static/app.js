@@ -177,6 +177,7 @@ if ($("theme")) {
   $("theme").addEventListener("click", nextTheme);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 if ($("times") && isFar) {
   $("times").hidden = false;
   $("times").addEventListener("click", () => {
