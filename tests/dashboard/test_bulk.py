@@ -134,7 +134,8 @@ async def test_nobody_else_may(
         fields = {"lease": str(leases[0]), "sure": "yes"}
         assert (await pages.post("/do-many/cancel", data=fields)).status_code == 403
         pages.headers["Authorization"] = f"Bearer {token('operator')}"
-        for wrong in ({}, {"csrf": "x"}, {"csrf": "é"}):
+        forged: list[dict[str, str]] = [{}, {"csrf": "x"}, {"csrf": "é"}]
+        for wrong in forged:
             answer = await pages.post("/do-many/cancel", data=fields | wrong)
             assert answer.status_code == 403
         token_of_form = (await pages.page("/leases")).partition('name="csrf" value="')[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from html import unescape
 from typing import Any
 from uuid import uuid4
@@ -32,9 +33,9 @@ def wrong_in(text: str) -> dict[str, str]:
     return {name: unescape(re.sub("<[^>]+>", " ", told)) for name, told in found}
 
 
-async def get(pages: Pages, path: str, status: int = 200, **query: str) -> str:
+async def get(pages: Pages, path: str, query: Mapping[str, str], status: int = 200) -> str:
     """A page asked for by a form."""
-    answer = await pages.get(path, params=query)
+    answer = await pages.get(path, params=dict(query))
     assert answer.status_code == status, answer.text
     return answer.text
 
@@ -106,7 +107,7 @@ def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
 async def test_what_is_wrong_with_a_node_stands_at_its_field(
     pages: Pages, fields: dict[str, str], place: str, words: str
 ) -> None:
-    text = await get(pages, "/try", 422, **fields)
+    text = await get(pages, "/try", fields, 422)
     check(text)
     assert list(wrong_in(text)) == [place]
     assert words in wrong_in(text)[place]
@@ -144,7 +145,7 @@ async def test_what_is_wrong_with_a_node_stands_at_its_field(
 async def test_what_is_wrong_with_a_placement_stands_at_its_field(
     pages: Pages, fields: dict[str, str], place: str, words: str
 ) -> None:
-    text = await get(pages, "/try/placement", 422, **fields)
+    text = await get(pages, "/try/placement", fields, 422)
     check(text)
     assert list(wrong_in(text)) == [place]
     assert words in wrong_in(text)[place]
@@ -157,7 +158,7 @@ async def test_a_node_like_what_a_class_asks_would_run_it(seeded: str) -> None:
     assert len(rows) >= 4
     async with serving(seeded) as pages:
         for row in rows:
-            text = await get(pages, "/try", **{"for": str(row.class_id)})
+            text = await get(pages, "/try", {"for": str(row.class_id)})
             check(text)
             if "trust" in (row.words or ""):  # nobody has attested it
                 assert "does not say all" in text
@@ -166,7 +167,7 @@ async def test_a_node_like_what_a_class_asks_would_run_it(seeded: str) -> None:
             assert "Such a node would run" in text, row.words
             assert f'id="served-{row.class_id}"' in text
             # what stands in the form says the same when it is sent
-            again = await get(pages, "/try", **form_of(text))
+            again = await get(pages, "/try", form_of(text))
             assert f'id="served-{row.class_id}"' in again
 
 
@@ -191,7 +192,7 @@ async def test_a_node_like_one_that_is_there(pages: Pages, sql: Client) -> None:
     )
     sql.register_node(uuid4(), spec)
     sql.taint_node(sql.list_nodes()[0].node_id, Taint(key="disk", effect="no_schedule"))
-    text = await get(pages, "/try", like="n-1")
+    text = await get(pages, "/try", {"like": "n-1"})
     form = form_of(text)
     form.pop("like")
     given = tries.node_of(form)
@@ -201,7 +202,7 @@ async def test_a_node_like_one_that_is_there(pages: Pages, sql: Client) -> None:
     assert (given["rack"], given["slots"], given["cores"]) == (7, 4, spec.cores)
     assert [gpu["resource_id"] for gpu in given["gpus"]] == [str(whole), str(part)]
     # and it is one that could be registered
-    assert "Nothing that is pending could run" in await get(pages, "/try", **form)
+    assert "Nothing that is pending could run" in await get(pages, "/try", form)
 
 
 async def test_a_node_like_one_that_is_there_made_to_fit(pages: Pages, sql: Client) -> None:
@@ -225,7 +226,7 @@ async def test_a_node_like_one_that_is_there_made_to_fit(pages: Pages, sql: Clie
         },
     )
     [row] = sql.pending_reasons()
-    text = await get(pages, "/try", like="n-1", **{"for": str(row.class_id)})
+    text = await get(pages, "/try", {"like": "n-1", "for": str(row.class_id)})
     form = form_of(text)
     assert sorted(form["labels"].split("\n")) == ["driver=7", "gpu_memory=40", "os=bsd", "zone=b"]
     assert (form["cores"], form["gpus"], form["custom"]) == ("4", "2", "license=1")
@@ -239,7 +240,7 @@ async def test_a_placement_and_every_node(seeded: str) -> None:
         asked = {"require": [{"tags": {"gpu_model": "H100"}}]}
         told = client.match_nodes(asked)
     async with serving(seeded) as pages:
-        text = await get(pages, "/try/placement", placement=json.dumps(asked))
+        text = await get(pages, "/try/placement", {"placement": json.dumps(asked)})
         check(text)
         assert f"None of {nodes} nodes could take it now" in text
         assert len(re.findall(r'<tr id="match-', text)) == min(nodes, 50)
@@ -247,12 +248,12 @@ async def test_a_placement_and_every_node(seeded: str) -> None:
         # only those that a reason keeps out
         code = told[-1].reasons[0].code
         rest = [node for node in told if code in {reason.code for reason in node.reasons}]
-        text = await get(pages, "/try/placement", placement=json.dumps(asked), reason=code)
+        text = await get(pages, "/try/placement", {"placement": json.dumps(asked), "reason": code})
         assert len(re.findall(r'<tr id="match-', text)) == len(rest) < nodes
-        text = await get(pages, "/try/placement", placement="{}")
+        text = await get(pages, "/try/placement", {"placement": "{}"})
         assert re.search(r"\d+ of 48 nodes could take it now", text)
         # as a class asks
-        text = await get(pages, "/try/placement", **{"for": str(row.class_id)})
+        text = await get(pages, "/try/placement", {"for": str(row.class_id)})
         assert "H100" in form_of(text)["placement"]
         assert form_of(text)["queue"] == "training"
         assert f"None of {nodes} nodes could take it now" in text
