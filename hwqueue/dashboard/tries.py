@@ -340,7 +340,7 @@ class _Wanted:
             self.left_out.append(expr)
 
     def _label(self, expr: Mapping[str, Any]) -> None:
-        key, op, values = expr["label"], expr.get("op"), expr.get("values", ())
+        key, op, values = expr["label"], expr.get("op", ""), expr.get("values", ())
         if op in _NUMBERS and values:
             holds, step = _NUMBERS[op]
             has = self.labels.get(key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -61,7 +63,7 @@ def test_every_page(browser: Browser, seeded: str, size: str, scheme: str) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_dialogs_and_the_way_in(browser: Browser, seeded: str, scheme: str) -> None:
-    dark = "dark" if scheme == "dark" else "light"
+    dark: Literal["dark", "light"] = "dark" if scheme == "dark" else "light"
     with serving(seeded) as url, browser.new_context(color_scheme=dark) as context:
         visit = Visit(context, context.new_page(), url)
         page = visit.go("/leases?state=pending")
