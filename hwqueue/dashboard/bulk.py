@@ -164,7 +164,8 @@ async def _each(
                 state = await action.do(client, lease_id, reason, source.shard)
             outcomes.append(Outcome(lease_id, state))
         except HwqueueError as error:
-            outcomes.append(Outcome(lease_id, "refused", str(error)))
+            told = str(error).removeprefix(f"lease {lease_id} ")
+            outcomes.append(Outcome(lease_id, "refused", told))
         except (psycopg.Error, PoolTimeout):
             lost = "the database did not answer: it may have been done, or not"
             outcomes.append(Outcome(lease_id, "unknown", lost))
