@@ -225,7 +225,7 @@ _PAGES = {"lease": "leases", "node": "nodes", "queue": "queues"}
 
 async def ask(request: Request) -> Response:
     """The question before an action: in a dialog, or without scripts as a page."""
-    _acting(request)
+    acting(request)
     verb, action = _verb(request)
     subject = request.query_params.get(action.subject, "")
     question = await action.ask(reads(request), _checked(action, subject))
@@ -246,7 +246,7 @@ async def ask(request: Request) -> Response:
 
 async def act(request: Request) -> Response:
     """Do it in the name of who is signed in, and go back to where it was asked."""
-    who = _acting(request)
+    who = acting(request)
     verb, action = _verb(request)
     fields = await read_form(request)
     subject = fields.get("subject", "")
@@ -258,7 +258,8 @@ async def act(request: Request) -> Response:
     return RedirectResponse(links(_PAGES[action.subject], subject, done=verb), 303)
 
 
-def _acting(request: Request) -> Viewer:
+def acting(request: Request) -> Viewer:
+    """Who may act. Raises: Refusal, if they may only look."""
     who = viewer(request)
     if not who.may_act:
         raise Refusal(403, f"the role {who.role} sees everything and changes nothing")

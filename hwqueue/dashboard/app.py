@@ -22,7 +22,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from hwqueue.dashboard import actions, sign_in
+from hwqueue.dashboard import actions, bulk, sign_in
 from hwqueue.dashboard.door import Door
 from hwqueue.dashboard.pages import ROUTES
 from hwqueue.dashboard.reads import Reads
@@ -32,6 +32,7 @@ from hwqueue.server.auth import Authenticator
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import STATUS_OF, Refusal
 from hwqueue.server.settings import ServerSettings
+from hwqueue.server.streams import Streams
 
 # The pages' own connections: what they cost can neither keep the API from answering nor pile up.
 _READ_CONNECTIONS = 3
@@ -42,7 +43,9 @@ _log = logging.getLogger("hwqueue.dashboard")
 class Dashboard:
     """The pages and what they hold open: `app` answers for as long as `lifespan` lasts."""
 
-    def __init__(self, settings: ServerSettings, ways: Sequence[Authenticator]) -> None:
+    def __init__(
+        self, settings: ServerSettings, ways: Sequence[Authenticator], streams: Streams
+    ) -> None:
         own = replace(
             settings,
             pool_size=2,
@@ -55,6 +58,7 @@ class Dashboard:
                 Mount(f"/static/{static_version()}", _Static(directory=STATIC), name="static"),
                 *sign_in.ROUTES,
                 *actions.ROUTES,
+                *bulk.ROUTES,
                 *ROUTES,
             ],
             middleware=[
@@ -71,6 +75,7 @@ class Dashboard:
             },
         )
         self.app.state.notices = {verb: action.done for verb, action in actions.ACTIONS.items()}
+        self.app.state.streams = streams
         self.reads = self.app.state.reads = Reads(self.pools, settings.shard)
 
     @asynccontextmanager
@@ -156,7 +161,8 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
 
 def serve_beside(api: FastAPI, settings: ServerSettings) -> None:
     """Serve the dashboard for every address that the API has no route for, save below `/api`."""
-    dashboard = Dashboard(settings, api.state.services.authenticators)
+    services = api.state.services
+    dashboard = Dashboard(settings, services.authenticators, services.streams)
     not_found, lifespan = api.router.default, api.router.lifespan_context
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:

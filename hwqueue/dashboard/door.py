@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -39,11 +38,16 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks at the pages. may_act: sees the buttons, too. signed_in: with a token, here."""
+    """Who looks at the pages.
+
+    caller: As whom they are counted where each may have so much. may_act: they see the buttons,
+    too. signed_in: with a token, here.
+    """
 
     name: str
     role: str
     actor: str
+    caller: str
     may_act: bool
     signed_in: bool
 
@@ -64,12 +68,14 @@ class Door:
         began = time.perf_counter()
         cookies = HTTPConnection(scope).cookies
         form = cookies.get(FORM) or secrets.token_urlsafe(32)
-        viewer, refusal = await self._viewer(scope, cookies.get(SESSION))
+        session = cookies.get(SESSION)
+        viewer, refusal = await self._viewer(scope, session)
         if viewer is not None:  # for the log
             scope.setdefault("state", {})["actor"] = viewer.actor
         scope["dashboard"] = {
             "viewer": viewer,
             "refusal": refusal,
+            "again": lambda: self._viewer(scope, session),
             "may_sign_in": any(isinstance(way, Tokens) for way in self._ways),
             "csrf": form_token(form),
             "shard": self._shard,
@@ -112,6 +118,7 @@ def _viewer(principal: Principal, signed_in: bool) -> Viewer:
         name=principal.actor.partition(":")[2] or principal.actor,
         role=str(principal.role),
         actor=principal.actor,
+        caller=principal.caller,
         may_act=principal.has(May.OPERATE),
         signed_in=signed_in,
     )
@@ -148,7 +155,15 @@ def form_token(form: str) -> str:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form that one of our pages has sent.
+    """The fields of a form that one of our pages has sent, the last of each name.
+
+    Raises: as `read_lists`.
+    """
+    return {name: values[-1] for name, values in (await read_lists(request)).items()}
+
+
+async def read_lists(request: Request) -> dict[str, list[str]]:
+    """The fields of a form that one of our pages has sent, with all values of each name.
 
     Raises: Refusal (403: another site's form, or an old one; 413).
     """
@@ -163,10 +178,9 @@ async def read_form(request: Request) -> dict[str, str]:
     body = await request.body()
     if len(body) > _MAX_FORM:
         raise Refusal(413, "the form is too large")
-    given: dict[str, Any] = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    fields = {name: values[-1] for name, values in given.items()}
-    wanted = form_token(request.cookies.get(FORM, ""))
-    if not request.cookies.get(FORM) or not hmac.compare_digest(fields.get("csrf", ""), wanted):
+    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    wanted, sent = form_token(request.cookies.get(FORM, "")), fields.get("csrf", [""])[-1]
+    if not request.cookies.get(FORM) or not hmac.compare_digest(sent.encode(), wanted.encode()):
         raise Refusal(403, "the form is out of date", hint="go back, load the page and try again")
     return fields
 
@@ -178,6 +192,13 @@ def viewer(request: Request) -> Viewer:
         refusal: Refusal = request.scope["dashboard"]["refusal"]
         raise refusal
     return found
+
+
+async def check_again(request: Request) -> None:
+    """For what lasts: whoever looks may still do so. Raises: Refusal."""
+    found, refusal = await request.scope["dashboard"]["again"]()
+    if found is None:
+        raise refusal
 
 
 def seen(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from hwqueue.types import (
     Queue,
     QueueDepth,
     SchemaVersion,
+    ServedClass,
     TagCount,
 )
 
@@ -184,6 +185,21 @@ class Reads:
             "get_lease", lambda client: client.get_lease(lease_id, shard=self.shard)
         )
 
+    async def states(self, leases: Sequence[UUID]) -> dict[UUID, str]:
+        """The states of those leases that there are."""
+        found: dict[UUID, str] = {}
+        left = deque(leases)
+
+        async def ask(client: AsyncClient) -> None:
+            while left:
+                lease_id = left.popleft()
+                found[lease_id] = (await client.get_lease(lease_id, shard=self.shard)).state
+
+        while left:  # one that is gone ends the transaction
+            with suppress(LeaseNotFound):
+                await self._read("get_lease", ask)
+        return found
+
     async def leases(
         self, *, state: str | None, filters: Mapping[str, str], before: UUID | None, limit: int
     ) -> list[LeaseSummary]:
@@ -248,15 +264,7 @@ class Reads:
         """
 
         async def ask(client: AsyncClient) -> Sequence[NodeMatch]:
-            found = await client.placement_class_stats(
-                after=class_id - 1, limit=1, shard=self.shard
-            )
-            if not found or found[0].class_id != class_id:
-                raise ClassUnknown(
-                    f"no placement class has the id {class_id}",
-                    hint="classes go when no lease has them",
-                )
-            asked = found[0]
+            asked = await _find_class(client, class_id, self.shard)
             return await client.match_nodes(
                 asked.placement,
                 queue=asked.queue,
@@ -268,6 +276,26 @@ class Reads:
             )
 
         return await self._shared("match_nodes", SLOW, ask, class_id)
+
+    async def what_if(self, spec: Mapping[str, Any]) -> list[ServedClass]:
+        """Which pending classes such nodes could run. Raises: BadArgument."""
+        return await self._read("what_if", lambda client: client.what_if(spec, shard=self.shard))
+
+    async def match(self, placement: Mapping[str, Any], **lease: Any) -> list[NodeMatch]:
+        """Every node and a placement, see `AsyncClient.match_nodes`.
+
+        Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
+        """
+        return await self._read(
+            "match_nodes",
+            lambda client: client.match_nodes(placement, shard=self.shard, **lease),
+        )
+
+    async def class_asked(self, class_id: int) -> ClassStats:
+        """What a placement class asks. Raises: ClassUnknown."""
+        return await self._read(
+            "placement_class_stats", lambda client: _find_class(client, class_id, self.shard)
+        )
 
     async def _shared(
         self,
@@ -298,6 +326,16 @@ async def find_node(client: AsyncClient, name: str, shard: int) -> Node:
     found = await client.list_nodes(name=name, shard=shard)
     if not found:
         raise NodeUnknown(f"no node is named {name[:100]!r}", hint="it may have been deregistered")
+    return found[0]
+
+
+async def _find_class(client: AsyncClient, class_id: int, shard: int) -> ClassStats:
+    """The placement class of this id. Raises: ClassUnknown."""
+    found = await client.placement_class_stats(after=class_id - 1, limit=1, shard=shard)
+    if not found or found[0].class_id != class_id:
+        raise ClassUnknown(
+            f"no placement class has the id {class_id}", hint="classes go when no lease has them"
+        )
     return found[0]
 
 

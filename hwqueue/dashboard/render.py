@@ -28,11 +28,21 @@ NAV = (
     ("q", "Queues", "queues"),
     ("c", "Classes", "classes"),
     ("e", "Events", "events"),
+    ("t", "Try it", "try"),
     ("s", "System", "system"),
 )
 
 _FILTERS = (
-    *(words.number, words.percent, words.span, words.ago, words.absolute, words.iso, words.short),
+    *(
+        words.number,
+        words.percent,
+        words.span,
+        words.ago,
+        words.absolute,
+        words.exact,
+        words.iso,
+        words.short,
+    ),
     *(words.size, words.memory, words.cores, words.plural, words.policy, words.pretty),
     *(words.error_line, words.glyph, words.tone, charts.spark, charts.share),
 )
@@ -118,10 +128,17 @@ def page(
             stale=any(each.stale for each in kept),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),
-            **{"charts": False, "map": False, "now": as_of} | dict(state) | context,
+            **{"charts": False, "map": False, "follows": False, "now": as_of}
+            | dict(state)
+            | context,
         )
     )
     return answer(request, text, status)
+
+
+def fragment(request: Request, template: str, **context: Any) -> str:
+    """A part of a page, for one that is there already."""
+    return environment().get_template(template).render(url=Links(request), **context)
 
 
 def answer(request: Request, text: str, status: int = 200) -> Response:

@@ -92,6 +92,11 @@ def absolute(value: datetime) -> str:
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def exact(value: datetime) -> str:
+    """A time in UTC, to the thousandth of a second."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+
+
 def iso(value: datetime) -> str:
     """A time for machines."""
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,11 +9,15 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from playwright.sync_api import Browser
 
 from hwqueue.client import Client
 from hwqueue.server import ServerSettings, create_app
+from tests.dashboard.screenshots import browsing, chromium
 from tests.dashboard.seed import seed
-from tests.fix_db import fresh_database
+from tests.dashboard.serving import serving as listening
+from tests.dashboard.visits import Visit
+from tests.fix_db import fresh_database, strict_skip
 
 _numbers = count(1)
 
@@ -88,3 +92,24 @@ def token(sql: Client) -> Callable[..., str]:
         return secret
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, if it is here; in CI it has to be."""
+    if chromium() is None:
+        strict_skip("no Chromium: apt-get install chromium, or name it: HWQUEUE_TEST_CHROMIUM")
+    with browsing() as made:
+        yield made
+
+
+@pytest.fixture
+def visit(browser: Browser, dsn: str) -> Iterator[Visit]:
+    """A window on the test's own database, on a laptop that asks nobody who they are."""
+    with (
+        listening(dsn) as url,
+        browser.new_context(viewport={"width": 1440, "height": 900}) as made,
+    ):
+        window = Visit(made, made.new_page(), url)
+        yield window
+        assert window.complaints == []

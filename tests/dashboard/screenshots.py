@@ -73,6 +73,8 @@ def pages(client: Client) -> dict[str, str]:
         "queue": "/queues/renders",
         "classes": "/classes",
         "events": "/events",
+        "try-node": f"/try?for={stuck.class_id}",
+        "try-placement": f"/try/placement?for={stuck.class_id}",
         "system": "/system",
     }
 
@@ -117,6 +119,7 @@ def main() -> None:
                 context = browser.new_context(
                     viewport={"width": width, "height": height},
                     color_scheme="dark" if scheme == "dark" else "light",
+                    timezone_id="Europe/Berlin",
                 )
                 page = context.new_page()
                 for name, path in found.items():

@@ -189,7 +189,14 @@ async def test_who_may_not_see_everything_sees_nothing(
 ) -> None:
     headers = {"Authorization": f"Bearer {token(role, tenant)}"}
     async with serving(dsn, auth="tokens") as pages:
-        for path in ("/", "/leases", "/fleet/map.json", "/events"):
+        for path in (
+            "/",
+            "/leases",
+            "/fleet/map.json",
+            "/events",
+            "/events/stream?after=0",
+            "/try",
+        ):
             response = await pages.get(path, headers=headers)
             assert response.status_code == 403, path
 

@@ -3,78 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, expect
 
 from hwqueue.client import Client
 from hwqueue.types import LeaseState, NodeSpec
-from tests.dashboard.screenshots import SIZES, browsing, chromium
+from tests.dashboard.screenshots import SIZES
 from tests.dashboard.screenshots import pages as every_page
 from tests.dashboard.serving import serving
-from tests.fix_db import strict_skip
+from tests.dashboard.visits import Visit
 
 pytestmark = pytest.mark.embedded
 
-expect.set_options(timeout=15_000)
 H100 = {"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}
-
-
-@dataclass
-class Visit:
-    """A browser's window on a server; it notes whatever goes wrong."""
-
-    context: BrowserContext
-    page: Page
-    url: str
-    complaints: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.page.set_default_timeout(15_000)
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.on("request", self._request)
-
-    def _console(self, message: object) -> None:
-        kind, text = getattr(message, "type", ""), getattr(message, "text", "")
-        if kind in ("error", "warning"):
-            self.complaints.append(f"{kind}: {text}")
-
-    def _request(self, request: object) -> None:
-        address = str(getattr(request, "url", ""))
-        if not address.startswith((self.url, "data:", "blob:")):
-            self.complaints.append(f"left the host: {address}")
-
-    def go(self, path: str) -> Page:
-        """Open a page."""
-        self.page.goto(self.url + path)
-        return self.page
-
-    def refresh(self) -> None:
-        """What the clock does every five seconds."""
-        with self.page.expect_response(lambda response: response.status in (200, 304)):
-            self.page.keyboard.press("r")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, if it is here; in CI it has to be."""
-    if chromium() is None:
-        strict_skip("no Chromium: apt-get install chromium, or name it: HWQUEUE_TEST_CHROMIUM")
-    with browsing() as made:
-        yield made
-
-
-@pytest.fixture
-def visit(browser: Browser, dsn: str) -> Iterator[Visit]:
-    """A window on the test's own database, on a laptop that asks nobody who they are."""
-    with serving(dsn) as url, browser.new_context(viewport={"width": 1440, "height": 900}) as made:
-        window = Visit(made, made.new_page(), url)
-        yield window
-        assert window.complaints == []
 
 
 def test_why_is_it_pending_add_a_node_watch_it_go(visit: Visit, sql: Client) -> None:
@@ -148,17 +91,6 @@ def test_drain_a_node(visit: Visit, sql: Client) -> None:
     expect(page.locator(".head")).to_contain_text("live")
 
 
-def test_events_come_by_themselves(visit: Visit, sql: Client) -> None:
-    visit.page.clock.install()
-    page = visit.go("/events")
-    sql.create_queue("renders")
-    sql.pause_queue("renders")
-    page.clock.fast_forward(6000)  # nobody presses anything
-    expect(page.get_by_role("row", name=re.compile("queue_paused"))).to_be_visible()
-    page.get_by_role("link", name="queue_paused").click()
-    expect(page.locator("tbody tr")).to_have_count(1)
-
-
 def test_a_refresh_keeps_what_is_open_and_where_one_is(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
     visit.page.clock.install()
@@ -192,6 +124,7 @@ def test_without_a_mouse(visit: Visit, sql: Client) -> None:
     page.keyboard.press("g")
     page.keyboard.press("q")
     expect(page).to_have_url(re.compile("/queues$"))
+    expect(page.locator("#help")).to_be_visible()  # keys are listened to
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/queues/renders$"))

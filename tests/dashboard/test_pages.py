@@ -3,6 +3,7 @@
 import re
 from html import unescape
 from html.parser import HTMLParser
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -12,8 +13,18 @@ from hwqueue.types import Gpu, NodeSpec, Taint
 from tests.dashboard.conftest import Pages, serving
 from tests.dashboard.screenshots import pages as every_page
 
-TABS = ("/", "/pending", "/fleet", "/fleet?view=map", "/leases", "/queues", "/classes", "/events")
-ALWAYS = (*TABS, "/system", "/jump?q=nobody")
+TABS = (
+    "/",
+    "/pending",
+    "/fleet",
+    "/fleet?view=map",
+    "/leases",
+    "/queues",
+    "/classes",
+    "/try",
+    "/events",
+)
+ALWAYS = (*TABS, "/system", "/jump?q=nobody", "/try/placement", "/try/placement?placement={}")
 HOSTILE = '<b id="x">"quoted" & \'single\'</b> \u202eright to left\u202c ' + "long" * 30
 BIG = 2**62 + 1
 
@@ -80,6 +91,8 @@ async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None
         ("/queues", "hwqueue queue create"),
         ("/classes", "hwqueue lease spawn"),
         ("/system", "hwqueue token create"),
+        ("/try", "hwqueue node what-if"),
+        ("/try/placement", "hwqueue match"),
     ],
 )
 async def test_an_empty_page_says_what_to_type(pages: Pages, path: str, command: str) -> None:
@@ -144,6 +157,9 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
         f"/leases/{waits}",
         f"/leases/{waits}/why",
         f"/pending/{row.class_id}",
+        f"/try?for={row.class_id}",
+        f"/try?like={quote(spec.name)}",
+        f"/try/placement?for={row.class_id}",
         "/jump?q=quoted",
     )
     for path in paths:

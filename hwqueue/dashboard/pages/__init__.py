@@ -10,6 +10,7 @@ from hwqueue.dashboard.pages import (
     pending,
     queues,
     system,
+    try_it,
 )
 
 ROUTES = [
@@ -20,6 +21,7 @@ ROUTES = [
     *queues.ROUTES,
     *classes.ROUTES,
     *events.ROUTES,
+    *try_it.ROUTES,
     *system.ROUTES,
     *jump.ROUTES,
 ]

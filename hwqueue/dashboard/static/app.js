@@ -1,3 +1,5 @@
+import { isFar, showTimes, zone } from "./times.js";
+
 // Live refresh, dialogs, keys, copy buttons and charts. Pages work without it, save live and map.
 const body = document.body;
 const root = document.documentElement;
@@ -12,7 +14,7 @@ function keep(key, value) {
 function kept(key) {
   try { return localStorage.getItem(key); } catch { return null; }
 }
-function say(text) { if ($("said")) $("said").textContent = text; }
+export function say(text) { if ($("said")) $("said").textContent = text; }
 
 // Live: one event refreshes what is on the page; nothing moves under a reader's hand.
 let paused = isOff;
@@ -23,16 +25,17 @@ function isHeld() {
   const selection = getSelection();
   return paused || document.hidden || busy
     || document.querySelector("dialog[open]") !== null
+    || chosen().length > 0
     || (selection && !selection.isCollapsed && main().contains(selection.anchorNode))
     || main().querySelector("input:focus, select:focus, textarea:focus") !== null;
 }
-function refresh() {
+export function refresh() {
   body.dispatchEvent(new CustomEvent("refresh"));
 }
 function showLive() {
   const chip = $("live")?.firstElementChild;
   if (!chip) return;
-  const state = failed ? "stale" : paused ? "paused" : "live";
+  const state = failed ? "stale" : paused ? "paused" : chosen().length ? "held" : "live";
   chip.dataset.state = state;
   chip.textContent = state;
   $("live").setAttribute("aria-pressed", String(paused));
@@ -63,10 +66,12 @@ body.addEventListener("htmx:after:swap", () => { mend(); });
 
 // What a fragment needs once it is in the page.
 let row = -1;
-function mend() {
+export function mend() {
   for (const button of document.querySelectorAll("[data-copy][hidden]")) button.hidden = false;
   for (const plot of document.querySelectorAll("[data-plot]")) draw(plot);
   if (row >= 0) mark(row);
+  showTimes();
+  showChosen();
 }
 
 // Dialogs: an action's question, taken from its own page.
@@ -92,14 +97,64 @@ document.addEventListener("click", async (event) => {
 async function ask(link) {
   const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
   if (!answer.ok && answer.status !== 409) { location.href = link.href; return; }
+  if (!await show(answer, link)) location.href = link.href;
+}
+async function show(answer, opener) {
   const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".ask");
-  if (!found) { location.href = link.href; return; }
+  if (!found) return false;
   const dialog = $("dialog");
   dialog.replaceChildren(document.adoptNode(found));
-  dialog.showModal();
+  if (!dialog.open) {
+    dialog.showModal();
+    dialog.addEventListener("close", () => {
+      opener.focus();
+      if (dialog.querySelector("[data-done]")) { choose([]); $("choose-all").focus(); refresh(); }
+    }, { once: true });
+  }
   (dialog.querySelector("[autofocus]") ?? dialog.querySelector("[data-close]"))?.focus();
-  dialog.addEventListener("close", () => link.focus(), { once: true });
+  return true;
 }
+
+// Several leases: their question and what became of each come in the dialog, too.
+function boxes() { return [...main().querySelectorAll("input[name=lease]")]; }
+function chosen() { return boxes().filter((each) => each.checked); }
+function choose(which) {
+  for (const each of boxes()) each.checked = which.includes(each);
+  showChosen();
+}
+function showChosen() {
+  if (!$("bulk")) return;
+  const count = chosen().length;
+  $("choose-page").hidden = false;
+  $("choose-all").checked = count > 0 && count === boxes().length;
+  $("choose-all").indeterminate = count > 0 && count < boxes().length;
+  $("chosen").textContent = `${count} chosen`;
+  for (const button of $("bulk").querySelectorAll("[data-bulk]")) button.disabled = count === 0;
+  showLive();
+}
+document.addEventListener("change", (event) => {
+  if (event.target.id === "choose-all") choose(event.target.checked ? boxes() : []);
+  else if (event.target.name === "lease") showChosen();
+});
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("form[data-ask]")) return;
+  event.preventDefault();
+  const { submitter } = event;
+  const content = new URLSearchParams(new FormData(form));
+  const action = submitter?.getAttribute("formaction") ?? form.action;
+  if (submitter) submitter.disabled = true;
+  try {
+    const answer = await fetch(action, { method: "POST", body: content, headers: { "HX-Request": "true" } });
+    if (answer.status === 401 || !await show(answer, submitter ?? form)) location.reload();
+  } catch {
+    say("The server does not answer");
+    failed = true;
+    showLive();
+  } finally {
+    if (submitter?.isConnected) submitter.disabled = false;
+  }
+});
 
 // Theme and the way times are written.
 const themes = ["auto", "light", "dark"];
@@ -122,15 +177,16 @@ if ($("theme")) {
   $("theme").addEventListener("click", nextTheme);
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-function showTimes() { $("times").textContent = root.dataset.times === "abs" ? "UTC" : "ago"; }
-if ($("times")) {
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+if ($("times") && isFar) {
   $("times").hidden = false;
   $("times").addEventListener("click", () => {
-    if (root.dataset.times === "abs") delete root.dataset.times; else root.dataset.times = "abs";
+    if (root.dataset.times === "utc") delete root.dataset.times; else root.dataset.times = "utc";
     keep("hwqueue-times", root.dataset.times ?? null);
     showTimes();
+    say(`Times: ${zone()}`);
+    repaint();
   });
-  showTimes();
 }
 
 // Keys.
@@ -163,14 +219,15 @@ const single = {
   "?": () => $("keys")?.showModal(),
   j: () => go(row + 1),
   k: () => go(row - 1),
-  r: () => { if (seconds) refresh(); else location.reload(); },
-  p: () => { if (seconds) pause(); },
+  x: () => rows()[row]?.querySelector("input[name=lease]")?.click(),
+  r: () => { if (main().hasAttribute("hx-get")) refresh(); else location.reload(); },
+  p: () => { if (seconds) pause(); else $("follow-pause")?.click(); },
   t: () => $("theme") && nextTheme(),
   Escape: up,
 };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  if (event.target.closest("input, select, textarea, dialog, [role=application]")) {
+  if (event.target.closest("input:not([type=checkbox]), select, textarea, dialog, [role=application]")) {
     if (event.key === "Escape" && event.target.id === "jump") event.target.blur();
     return;
   }
@@ -216,7 +273,7 @@ function draw(plot) {
   }));
   plot.chart = new window.uPlot({
     width: plot.clientWidth, height: 200, series: [{ label: "time", value: "{HH}:{mm}" }, ...series],
-    tzDate: (stamp) => window.uPlot.tzDate(new Date(stamp * 1000), "Etc/UTC"),
+    tzDate: (stamp) => window.uPlot.tzDate(new Date(stamp * 1000), zone()),
     axes: [{ ...axis, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] }, { ...axis, size: 56 }],
     scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
     cursor: { drag: { x: false, y: false } },

@@ -2,5 +2,5 @@
 try {
   const theme = localStorage.getItem("hwqueue-theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-  if (localStorage.getItem("hwqueue-times") === "abs") document.documentElement.dataset.times = "abs";
+  if (localStorage.getItem("hwqueue-times") === "utc") document.documentElement.dataset.times = "utc";
 } catch { /* storage may be closed */ }

@@ -1,24 +1,20 @@
 """Events: list them, follow them."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import psycopg
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from psycopg_pool import PoolTimeout
 from pydantic import Field
 
 from hwqueue.server.auth import authenticate
-from hwqueue.server.callers import Caller, Route
+from hwqueue.server.callers import Route
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.pages import cut, link_next
-from hwqueue.server.problems import Refusal
 from hwqueue.server.routers.shared import Reader
+from hwqueue.server.streams import AT_ONCE
 from hwqueue.types import Event
 
 router = APIRouter(route_class=Route, prefix="/events", tags=["events"])
@@ -26,14 +22,8 @@ router = APIRouter(route_class=Route, prefix="/events", tags=["events"])
 EventId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 EventOut = answer_of(Event)
 
-_EVERY_SECONDS = 1.0  # between two looks of a stream
-_AT_ONCE = 200
-# Then it ends and the client comes back, with a token that is good by then.
-_LIFETIME_SECONDS = 600.0
 # Without NUL. What the database refuses is refused here: a stream that has begun cannot say so.
 _TEXT = r"^[^\x00]*$"
-# What happens after the client has got this will come.
-_HERE = ServerSentEvent(comment="from here on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,39 +111,23 @@ async def stream_events(
     nothing happens. The stream ends after ten minutes, and when the token does; browsers come back
     by themselves, and go on where they were.
     """
-    streams = caller.services.streams
-    until = time.monotonic() + _LIFETIME_SECONDS
-    seen = None if last_event_id is None else int(last_event_id)
-    if seen is not None:
-        yield _HERE
-    while time.monotonic() < until and not streams.stopping:
-        try:
-            await authenticate(caller.services.authenticators, request)
-            found = await _look(caller, wanted, seen)
-        except Refusal:
-            return  # revoked or expired since
-        except (psycopg.Error, PoolTimeout):
-            yield ServerSentEvent(comment="the database is not there just now")
-            await asyncio.sleep(5 * _EVERY_SECONDS)
-            continue
-        if seen is None:
-            seen = max((event.event_id for event in found), default=0)
-            yield _HERE
-            continue
-        for event in found:
-            seen = event.event_id
-            yield ServerSentEvent(
-                id=str(seen), event=event.code, data=EventOut.model_validate(event)
+    services = caller.services
+
+    async def look(seen: int | None) -> list[Event]:
+        async with caller.read() as client:
+            if seen is None:
+                return await client.list_events(final=True, limit=1, shard=caller.shard)
+            return await client.list_events(
+                **wanted.as_options(), after=seen, limit=AT_ONCE, shard=caller.shard
             )
-        if len(found) < _AT_ONCE:
-            await asyncio.sleep(_EVERY_SECONDS)
 
-
-async def _look(caller: Caller, wanted: Subjects, seen: int | None) -> list[Event]:
-    """What followed; with nothing seen yet, the last event of all, whatever it is about."""
-    async with caller.read() as client:
-        if seen is None:
-            return await client.list_events(final=True, limit=1, shard=caller.shard)
-        return await client.list_events(
-            **wanted.as_options(), after=seen, limit=_AT_ONCE, shard=caller.shard
-        )
+    async for found in services.streams.follow(
+        None if last_event_id is None else int(last_event_id),
+        still=lambda: authenticate(services.authenticators, request),
+        look=look,
+    ):
+        if isinstance(found, str):
+            yield ServerSentEvent(comment=found)
+        else:
+            data = EventOut.model_validate(found)
+            yield ServerSentEvent(id=str(found.event_id), event=found.code, data=data)

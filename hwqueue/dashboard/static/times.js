@@ -1,0 +1,76 @@
+// Times in the viewer's zone or in UTC, and ages that stay true; without a script they are UTC.
+const root = document.documentElement;
+const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const formats = new Map();
+const written = new WeakMap();  // a time's element: the zone and day for which it has this text
+
+export const isFar = !["UTC", "Etc/UTC"].includes(own);
+export function zone() { return root.dataset.times === "utc" ? "UTC" : own; }
+
+function parts(at) {
+  const name = zone();
+  if (!formats.has(name)) {
+    formats.set(name, new Intl.DateTimeFormat("en-GB", {
+      timeZone: name, timeZoneName: "short", year: "numeric", month: "2-digit", day: "2-digit",
+      hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
+    }));
+  }
+  return Object.fromEntries(formats.get(name).formatToParts(at).map((each) => [each.type, each.value]));
+}
+function day(at) { return `${at.year}-${at.month}-${at.day}`; }
+function absolute(at, today) {
+  const time = `${at.hour}:${at.minute}:${at.second} ${at.timeZoneName}`;
+  return day(at) === today ? time : `${day(at)} ${time}`;
+}
+
+// As hwqueue/dashboard/words.py has them.
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+function ago(seconds) {
+  const size = Math.abs(seconds);
+  const unit = UNITS.find(([, length]) => size >= length);
+  if (!unit) return "now";
+  const text = `${Math.floor(size / unit[1])} ${unit[0]}`;
+  return seconds > 0 ? `${text} ago` : `in ${text}`;
+}
+const SPANS = [[86400, "d", 3600, "h"], [3600, "h", 60, "m"], [60, "m", 1, "s"]];
+function span(seconds) {
+  if (seconds < 0) return `-${span(-seconds)}`;
+  const found = SPANS.find(([length]) => seconds >= length);
+  if (!found) return `${Math.floor(seconds)} s`;
+  const [length, unit, part, small] = found;
+  const rest = Math.floor((Math.floor(seconds) % length) / part);
+  return `${Math.floor(seconds / length)} ${unit} ${String(rest).padStart(2, "0")} ${small}`;
+}
+
+// The server's clock: the browser's own may be wrong. What the page shows is as old as it says.
+let skew = 0, stamp = "";
+function now() {
+  const told = document.getElementById("main").dataset.asOf;
+  if (told !== stamp) { stamp = told; skew = Date.parse(told) - Date.now(); }
+  return Date.now() + skew;
+}
+function write(element, text) {  // what has not changed stays selected
+  if (element && element.textContent !== text) element.textContent = text;
+}
+
+export function showTimes() {
+  const at = now();
+  const today = day(parts(at));
+  for (const each of document.querySelectorAll("time[datetime]")) {
+    const when = Date.parse(each.dateTime);
+    const abs = each.querySelector(".abs");
+    if (abs) {
+      const key = `${zone()} ${today} ${each.dateTime}`;
+      if (written.get(abs)?.key !== key) {
+        const told = parts(when);
+        written.set(abs, { key, text: "minute" in abs.dataset ? `${told.hour}:${told.minute}` : absolute(told, today) });
+      }
+      write(abs, written.get(abs).text);
+    }
+    const seconds = (at - when) / 1000;
+    write(each.querySelector(".rel"), "span" in each.dataset ? span(seconds) : ago(seconds));
+  }
+  write(document.getElementById("zone"), zone());
+  write(document.getElementById("times"), parts(at).timeZoneName);
+}
+setInterval(() => { if (!document.hidden) showTimes(); }, 1000);

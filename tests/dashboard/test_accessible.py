@@ -1,0 +1,83 @@
+"""Every page as axe-core judges it, light and dark, wide and narrow; dialogs and errors, too."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from hwqueue.client import Client
+from tests.dashboard.screenshots import SIZES
+from tests.dashboard.screenshots import pages as every_page
+from tests.dashboard.serving import serving
+from tests.dashboard.visits import Visit
+
+pytestmark = pytest.mark.embedded
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong: the rule, and each element with what is the matter."""
+    return [
+        f"{found['id']}: {node['target']}: {node['failureSummary']}"
+        for found in Axe().run(page, options=RULES).response["violations"]
+        for node in found["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_every_page(browser: Browser, seeded: str, size: str, scheme: str) -> None:
+    with Client(seeded, pool_size=1) as client:
+        found = every_page(client)
+        lease = client.list_leases(state="pending", limit=1)[0].lease_id
+    width, height = SIZES[size]
+    found |= {
+        "question": f"/do/cancel?lease={lease}",
+        "mistake": "/try?cores=many",
+        "mistake in JSON": "/try/placement?placement={",
+        "nothing": "/leases?task=nobody",
+        "not there": "/leases/x",
+    }
+    with (
+        serving(seeded) as url,
+        browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if scheme == "dark" else "light",
+            reduced_motion="reduce",
+        ) as context,
+    ):
+        visit = Visit(context, context.new_page(), url)
+        wrong: list[str] = []
+        for name, path in found.items():
+            page = visit.go(path)
+            expect(page.locator("#why .say a")).to_have_count(0)  # has looked at the fleet
+            wrong += [f"{name}: {told}" for told in violations(page)]
+        assert "\n".join(wrong) == ""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_dialogs_and_the_way_in(browser: Browser, seeded: str, scheme: str) -> None:
+    dark: Literal["dark", "light"] = "dark" if scheme == "dark" else "light"
+    with serving(seeded) as url, browser.new_context(color_scheme=dark) as context:
+        visit = Visit(context, context.new_page(), url)
+        page = visit.go("/leases?state=pending")
+        page.get_by_label("all of this page").check()
+        assert violations(page) == []
+        page.get_by_role("button", name="Cancel …").click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        assert violations(page) == []
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        assert violations(page) == []
+    with serving(seeded, auth="tokens") as url, browser.new_context(color_scheme=dark) as context:
+        visit = Visit(context, context.new_page(), url)
+        page = visit.go("/")
+        expect(page.get_by_label("Token of the API")).to_be_visible()
+        assert violations(page) == []

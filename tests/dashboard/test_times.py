@@ -1,0 +1,89 @@
+"""Times in the reader's zone, with how long ago beside; UTC where no script runs."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from hwqueue.client import Client
+from hwqueue.dashboard import words
+from tests.dashboard.serving import serving
+from tests.dashboard.visits import Visit
+
+pytestmark = pytest.mark.embedded
+ZONE = "Asia/Tokyo"
+
+
+def test_in_the_readers_zone(browser: Browser, dsn: str, sql: Client) -> None:
+    sql.create_queue("renders")
+    lease = sql.get_lease(sql.spawn_lease("renders", "draw", delay=timedelta(days=3)).lease_id)
+    there = lease.available_at.astimezone(ZoneInfo(ZONE))
+    with serving(dsn) as url, browser.new_context(timezone_id=ZONE) as context:
+        visit = Visit(context, context.new_page(), url)
+        page = visit.go(f"/leases/{lease.lease_id}")
+        when = page.locator(".say time")
+        expect(when).to_have_attribute("title", words.exact(lease.available_at))
+        expect(when).to_have_attribute("datetime", words.iso(lease.available_at))
+        expect(when).to_have_text(re.compile(rf"{there:%Y-%m-%d %H:%M:%S} GMT\+9, in [23] d"))
+        # of today the time alone
+        made = lease.created_at.astimezone(ZoneInfo(ZONE))
+        expect(page.locator("header time").first).to_have_text(
+            re.compile(rf"^({made:%Y-%m-%d} )?{made:%H:%M:%S} GMT\+9, \d+ s ago$")
+        )
+        expect(page.locator("#zone")).to_have_text(ZONE)
+        # a refresh brings UTC, and it is written anew
+        visit.refresh()
+        expect(when).to_contain_text("GMT+9")
+        # a switch turns all of them to UTC, and is kept
+        page.get_by_role("button", name="GMT+9").click()
+        expect(when).to_contain_text(f"{lease.available_at:%Y-%m-%d %H:%M:%S} UTC, in")
+        page.reload()
+        expect(when).to_contain_text(f"{lease.available_at:%Y-%m-%d %H:%M:%S} UTC, in")
+        expect(page.locator("#zone")).to_have_text("UTC")
+
+
+def test_how_long_ago_stays_true(browser: Browser, dsn: str, sql: Client) -> None:
+    sql.create_queue("renders")
+    lease = sql.spawn_lease("renders", "draw").lease_id
+    with serving(dsn) as url, browser.new_context() as context:
+        visit = Visit(context, context.new_page(), url)
+        # this browser's clock is a day behind
+        visit.page.clock.install(time=datetime.now(UTC) - timedelta(days=1))
+        page = visit.go(f"/leases/{lease}?live=off")
+        when = page.locator("header time .rel").first
+        expect(when).to_have_text(re.compile(r"^(now|\d+ s ago)$"))
+        page.clock.fast_forward(10 * 60_000)
+        expect(when).to_have_text("10 min ago")
+        visit.go("/queues?live=off")
+        oldest = page.locator("time[data-span] .rel")
+        expect(oldest).to_have_text(re.compile(r"^\d+ s$"))
+        page.clock.fast_forward(90 * 60_000)
+        expect(oldest).to_have_text("1 h 30 m")
+
+
+def test_without_a_script_it_is_utc(browser: Browser, dsn: str, sql: Client) -> None:
+    sql.create_queue("renders")
+    lease = sql.get_lease(sql.spawn_lease("renders", "draw").lease_id)
+    with (
+        serving(dsn) as url,
+        browser.new_context(java_script_enabled=False, timezone_id=ZONE) as context,
+    ):
+        page = context.new_page()
+        page.goto(f"{url}/leases/{lease.lease_id}")
+        expect(page.locator("header time").first).to_contain_text(
+            re.compile(rf"^{lease.created_at:%Y-%m-%d %H:%M:%S} UTC, (now|\d+ s ago)")
+        )
+        expect(page.locator("#zone")).to_have_text("UTC")
+
+
+def test_charts_are_in_the_readers_zone(browser: Browser, seeded: str) -> None:
+    with serving(seeded) as url, browser.new_context(timezone_id=ZONE) as context:
+        visit = Visit(context, context.new_page(), url)
+        page = visit.go("/queues/renders")
+        first = page.locator("#table-ended td time").first
+        at = datetime.fromisoformat(str(first.get_attribute("datetime")))
+        expect(first).to_have_text(f"{at.astimezone(ZoneInfo(ZONE)):%H:%M}")

@@ -1,0 +1,85 @@
+"""What a stream follows: events as they come, and that it says so when it cannot look."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from hwqueue.server import streams
+from hwqueue.server.problems import Refusal
+from hwqueue.types import Event
+
+
+def _event(number: int) -> Event:
+    return Event(
+        event_id=number,
+        at=datetime(2026, 1, 1, tzinfo=UTC),
+        code="queue_paused",
+        lease_id=None,
+        node_id=None,
+        queue="renders",
+        class_id=None,
+        actor="ada",
+        message="queue renders is paused",
+        detail=None,
+        shard_id=0,
+    )
+
+
+class Script:
+    """What happens at each look, in order; then whoever follows may no more."""
+
+    def __init__(self, *looks: list[Event] | Exception) -> None:
+        self.looks = list(looks)
+        self.asked: list[int | None] = []
+
+    async def still(self) -> None:
+        """Raises: Refusal, at the end of the script."""
+        if not self.looks:
+            raise Refusal(401, "revoked")
+
+    async def look(self, seen: int | None) -> list[Event]:
+        """The next part of the script."""
+        self.asked.append(seen)
+        found = self.looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+async def told(script: Script, seen: int | None) -> list[str | int]:
+    """All that a follower is told: ids of events, and comments."""
+    following = streams.Streams(1, 1).follow(seen, still=script.still, look=script.look)
+    return [each if isinstance(each, str) else each.event_id async for each in following]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_EVERY_SECONDS", 0.0)
+
+
+async def test_it_goes_on_from_the_last_one() -> None:
+    script = Script([_event(5), _event(6)], [], [_event(9)])
+    assert await told(script, 4) == [streams.HERE, 5, 6, 9]
+    assert script.asked == [4, 6, 6]
+
+
+async def test_from_now_on_is_after_the_last_of_all() -> None:
+    script = Script([_event(7)], [_event(8)])
+    assert await told(script, None) == [streams.HERE, 8]
+    assert script.asked == [None, 7]
+
+
+async def test_it_says_when_the_database_is_away_and_when_it_is_back() -> None:
+    gone = psycopg.OperationalError("gone")
+    script = Script(gone, gone, [], [_event(3)])
+    here, away = streams.HERE, streams.AWAY
+    assert await told(script, 2) == [here, away, away, here, 3]
+    assert await told(Script(gone, [_event(7)], [_event(8)]), None) == [away, here, 8]
+
+
+async def test_it_is_never_silent_for_long() -> None:
+    looks: list[list[Event]] = [[]] * 31
+    assert (await told(Script(*looks), 2)).count(streams.IDLE) == 2
