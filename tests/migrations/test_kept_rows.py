@@ -8,7 +8,7 @@ import pytest
 from tests.migrations.make_release import NODES, QUEUE
 from tests.migrations.restored import RELEASES, at_the_time_of, everything, restore_and_upgrade
 from tests.oracle.tables import violations
-from tests.sql.api import Api, Node, Row, settlement, token
+from tests.sql.api import Api, Node, Row, count_all, settlement, token
 
 STATES = {"completed": 1, "failed": 1, "cancelled": 1, "claimed": 3, "scheduled": 2, "pending": 4}
 
@@ -81,6 +81,7 @@ def test_what_ended_is_requeued_and_pruned(api: Api, before: list[Row]) -> None:
     for claim in claims:
         api.rows("complete_lease", **token(claim))
     api.rows("set_queue_policy", queue=QUEUE, policy={"retain_completed": 0, "retain_failed": 0})
+    count_all(api.conn)
     assert api.row("prune")["leases"] == 2 + len(claims)
     left = {row["state"] for row in everything(api, QUEUE)}
     assert left == {"claimed", "scheduled", "pending"}
