@@ -38,7 +38,7 @@ SMALL = {
         "--reads",
         "1",
         "--backlog",
-        "3000",
+        "10000",
         "--profiles",
         "2",
         "--profiles",
