@@ -51,12 +51,12 @@ as $$
     and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
   group by a.class_id
   union all
-  -- in no manner short of anything
-  select c.class_id, 'capacity', bit_and(c.mask | m.others), bit_and(c.room | m.others) & p_open
-  from (select d.class_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
-        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
-  join manner m on m.manner_id = c.manner_id
-  group by c.class_id
+  -- every node has enough of what is needed on nodes of its manner
+  select d.class_id, 'capacity', bit_and(e.mask | m.others), bit_and(e.room | m.others) & p_open
+  from need d
+  join enough e on e.name = d.name and e.amount = d.amount
+  join manner m on m.manner_id = d.manner_id
+  group by d.class_id
   union all
   select a.class_id, 'device', coalesce(d.mask, p_none), coalesce(d.room, p_none)
   from ask a left join device d on d.class_id = a.class_id
