@@ -3,10 +3,11 @@
 import multiprocessing
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.synchronize import Event
 
 from benchmarks.core.claimer import Claimer
@@ -33,6 +34,12 @@ class Claimed:
 
     milliseconds: "array[float]" = field(default_factory=lambda: array("d"))
     seconds: float = 0.0
+
+    @classmethod
+    def together(cls, parts: Sequence["Claimed"]) -> "Claimed":
+        """What was claimed in several stretches."""
+        milliseconds = array("d", chain.from_iterable(part.milliseconds for part in parts))
+        return cls(milliseconds, sum(part.seconds for part in parts))
 
     @property
     def p50(self) -> float:

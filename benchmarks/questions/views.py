@@ -3,8 +3,8 @@
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import cycle
 from typing import Annotated
 
@@ -80,16 +80,11 @@ class _Watch:
 
     def round(self, seconds: float, reads: int) -> None:
         """Claim alone, beside one read a second, and while everything is read so many times."""
-        with self._turn(ALONE):
-            time.sleep(seconds)
-        with self._turn(PACED):
-            for _ in range(max(1, round(seconds))):
-                took = self._looker.look(next(self._slowly)).milliseconds / SECOND_MS
-                time.sleep(max(0, 1 - took))
-        with self._turn(BUSY):
-            # Pages keep values for each other: in another order each time, all come first at times.
-            for what in self._random.sample(ALL * reads, len(ALL) * reads):
-                self._seen[what].append(self._looker.look(what))
+        calm_down(self._dsn)
+        self._claimed[ALONE].append(self._claims_while(lambda: time.sleep(seconds)))
+        self._claimed[PACED].append(self._claims_while(lambda: self._look_slowly(seconds)))
+        busy = [self._claims_while(self._look_at_all) for _ in range(reads)]
+        self._claimed[BUSY].append(Claimed.together(busy))
 
     def figures(self, case: str) -> list[Figure]:
         """Each read, the size of a scrape, and the claims."""
@@ -109,13 +104,21 @@ class _Watch:
             if (failed := [one.failed for one in seen if one.failed])
         ]
 
-    @contextmanager
-    def _turn(self, side: str) -> Iterator[None]:
+    def _claims_while(self, look: Callable[[], None]) -> Claimed:
         top_up(self._run, self._dsn, kind(), self._backlog)
-        calm_down(self._dsn)
         with claiming(self._dsn, self._node) as claimed:
-            yield
-        self._claimed[side].append(claimed)
+            look()
+        return claimed
+
+    def _look_slowly(self, seconds: float) -> None:
+        for _ in range(max(1, round(seconds))):
+            took = self._looker.look(next(self._slowly)).milliseconds / SECOND_MS
+            time.sleep(max(0, 1 - took))
+
+    def _look_at_all(self) -> None:
+        # pages keep values for each other: in another order each time, all come first at times
+        for what in self._random.sample(ALL, len(ALL)):
+            self._seen[what].append(self._looker.look(what))
 
     def _beside(self, side: str, case: str, *, aimed: bool) -> Figure:
         values, bases = self._claimed[side], self._claimed[ALONE]
