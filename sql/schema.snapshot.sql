@@ -540,6 +540,15 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
   left join reached r on r.name = a.name and r.step = s.step
 $$;
 
+CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select '*'
+  union all select 'rack:' || p_rack::text where p_rack is not null
+  union all select 'label:' || l.key || '=' || hwqueue.normal_value(l.value)::text
+  from jsonb_each(p_labels) l where jsonb_typeof(l.value) in ('string', 'number', 'boolean')
+$$;
+
 CREATE TABLE hwqueue.queue (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -1063,7 +1072,7 @@ CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying,
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*
     from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
-                 bit_or(set_bit(p_none, n.number, 1)) as mask
+                 bit_or(set_bit(p_none, n.number, 1)) as mask, ~bit_or(set_bit(p_none, n.number, 1)) as others
           from node n group by 1, 2, 3, 4) m
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
@@ -1101,12 +1110,12 @@ CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying,
     and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
   group by a.class_id
   union all
-  -- in no manner short of anything
-  select c.class_id, 'capacity', ~bit_or(m.mask & ~c.mask), ~bit_or(m.mask & ~c.room) & p_open
-  from (select d.class_id, d.manner_id, bit_and(e.mask) as mask, bit_and(e.room) as room
-        from need d join enough e on e.name = d.name and e.amount = d.amount group by 1, 2) c
-  join manner m on m.manner_id = c.manner_id
-  group by c.class_id
+  -- every node has enough of what is needed on nodes of its manner
+  select d.class_id, 'capacity', bit_and(e.mask | m.others), bit_and(e.room | m.others) & p_open
+  from need d
+  join enough e on e.name = d.name and e.amount = d.amount
+  join manner m on m.manner_id = d.manner_id
+  group by d.class_id
   union all
   select a.class_id, 'device', coalesce(d.mask, p_none), coalesce(d.room, p_none)
   from ask a left join device d on d.class_id = a.class_id
@@ -1919,7 +1928,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
     select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
     from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.required, c.tolerate, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
@@ -1932,16 +1941,19 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
     select t.tolerate, t.mask from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), p_none, p_now, p_shard) t
   ), capacity as materialized (
     select c.* from hwqueue.capacity_parts(array(select a.ask_id from ask a), p_open, p_none, p_now, p_shard) c
+  ), static as materialized (  -- all but capacity, for all that agree on it
+    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~p_none) as mask, coalesce(l.is_known, true) as is_known
+    from (select distinct a.required, a.tolerate from ask a) k
+    join tolerated t on t.tolerate = k.tolerate
+    left join listed l on l.required = k.required
   ), able as (
-    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask)) as room from capacity c group by c.class_id
+    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask & p_open)) as room from capacity c group by c.class_id
   ), fit as materialized (
     select f.*, bit_count(f.mask & p_open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, coalesce(l.mask, ~p_none) & t.mask & coalesce(c.mask, ~p_none) as mask,
-             coalesce(l.mask, ~p_none) & t.mask & coalesce(c.room, ~p_none) & p_open as room, coalesce(l.is_known, true) as is_known
+      select a.ask_id, a.class_ids, a.required, a.tolerate, s.mask & coalesce(c.mask, ~p_none) as mask, s.mask & coalesce(c.room, p_open) as room, s.is_known
       from ask a
-      join tolerated t on t.tolerate = a.tolerate
-      left join listed l on l.required = a.required
+      join static s on s.required = a.required and s.tolerate = a.tolerate
       left join able c on c.class_id = a.ask_id) f
   ), part as materialized (
     select row_number() over () as nr, p.*
@@ -1960,10 +1972,10 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
   ), worst as materialized (
     select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near, bit_count(p.mask & p_open)::int as meeting
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, bit_count(u.others) desc, bit_count(p.mask & p_open), p.nr
+    order by p.ask_id, near desc, meeting, p.nr
   )
-  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, bit_count(f.mask & p_live & ~p_open)::int,
-         bit_count(f.mask & ~p_live)::int, f.room::bit varying, w.part, w.expr,
+  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, case when f.matching = 0 then bit_count(f.mask & p_live & ~p_open)::int end,
+         case when f.matching = 0 then bit_count(f.mask & ~p_live)::int end, f.room::bit varying, w.part, w.expr,
          case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
@@ -2072,7 +2084,7 @@ CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS tex
         select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
                           || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
         from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
-      '[[:cntrl:]]+', ' ', 'g') as words
+      '[[:cntrl:]]+', ' ', 'g') as words offset 0  -- a fence, or they would be written twice
   ) w
 $$;
 
@@ -3359,7 +3371,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
       from sight g cross join site t
       group by 1, 2, 3, 4) k
   ), anchored as materialized (
-    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral unnest(hwqueue.profile_anchors(k.labels, k.rack)) a(anchor)
+    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
   ), work as materialized (
     select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
     from asked a
@@ -3636,7 +3648,7 @@ CREATE FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent bo
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_predicate jsonb := hwqueue.without_terms(p_predicate);
+  v_predicate jsonb;
   v_message text := p_message;
 begin
   if p_lacks is not null then
@@ -3646,7 +3658,10 @@ begin
       when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
       else format('not enough %s: %s', v_message,
                   case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
-  elsif p_message is null then
+  elsif p_predicate is not null then
+    v_predicate := hwqueue.without_terms(p_predicate);
+  end if;
+  if v_message is null then
     v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
   end if;
   return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)
@@ -5221,6 +5236,12 @@ CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
   from (select left(p_expr ->> 'label', 60) as label) l
 $$;
 
+CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k
+$$;
+
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -5233,12 +5254,12 @@ CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RET
 $$;
 
 CREATE FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     AS $$
   select case cardinality(p_keys)
     when 0 then '{}'
     when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1]) else '{}' end
-    else (select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k) end
+    else hwqueue.labels_among(p_labels, p_keys) end
 $$;
 
 CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
@@ -6054,14 +6075,15 @@ begin
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
-    cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
+    -- most classes ask nothing about other leases, and nothing keeps them out
+    cross join lateral (select case when v_class.terms = '[]' then '[]' else hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) end as facts offset 0) f
     cross join lateral (
       select coalesce(jsonb_agg(hwqueue.failure_reason(x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks, v_class, n, u.load)), '[]')
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
              'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
-      from (select hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) as kept_out offset 0) k
+      from (select case when v_recount -> 'kept_out' <> '[]' then hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) end as kept_out offset 0) k
       cross join lateral hwqueue.all_failures(v_class, n, u.load, f.facts, v_recount -> 'spread', k.kept_out, v_now, p_shard) x
       offset 0
     ) w
@@ -6600,7 +6622,7 @@ $$;
 
 CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select format('%s %snode%s', p_count, p_kind, case when p_count = 1 then '' else 's' end) $$;
+    AS $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
 CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE sql STABLE
@@ -6783,8 +6805,8 @@ $$;
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select case when p_node.taints || p_node.operator_taints = '[]' then '[]' else hwqueue.normal_set((
-    select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.taints || p_node.operator_taints) t)) end
+  select case when p_node.taints = '[]' and p_node.operator_taints = '[]' then '[]'
+              else hwqueue.undated_taints(p_node.taints || p_node.operator_taints) end
 $$;
 
 CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
@@ -8452,7 +8474,7 @@ begin
       select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
     ), chosen as materialized (
       select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(f.room & coalesce(t.mask, f.room))::int as free,
+      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(case when t.mask is null then f.room else f.room & t.mask end)::int as free,
                    t.code as conflict
             from fit f
             join waiting w on w.class_id = f.class_id
@@ -8709,12 +8731,7 @@ $$;
 
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array['*']
-    || case when p_rack is null then '{}' else array['rack:' || p_rack] end
-    || array(select 'label:' || l.key || '=' || hwqueue.normal_value(l.value)::text from jsonb_each(p_labels) l
-             where jsonb_typeof(l.value) in ('string', 'number', 'boolean'))
-$$;
+    AS $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
 
 CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
     LANGUAGE sql STABLE
@@ -12330,6 +12347,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
+
 CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -14520,6 +14541,8 @@ REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text)
 
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
@@ -14979,6 +15002,8 @@ REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values js
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
 
@@ -15651,6 +15676,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_front(p_state hwqueue.node_state, p_queue_id 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

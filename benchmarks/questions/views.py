@@ -1,40 +1,30 @@
-"""How long do the views for operators take, and do claims pay for them?"""
+"""How long does what operators look at take, and do claims pay for it?"""
 
-import threading
+import math
+import random
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from statistics import median
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import cycle
+from typing import Annotated
 
-import psycopg
 import typer
-from psycopg.types.json import Jsonb
 
-from benchmarks.core.claimer import Claimer
-from benchmarks.core.fill import TASK, Lease, fill, kind
-from benchmarks.core.node import node_id, register, register_on
-from benchmarks.core.options import Claims, Rounds
-from benchmarks.core.queue import create_queue
+from benchmarks.core.claiming import Claimed, claiming
+from benchmarks.core.crowd import prepare
+from benchmarks.core.fill import kind, top_up
+from benchmarks.core.looks import ALL, METRICS, Looker, Seen, served
+from benchmarks.core.node import register
+from benchmarks.core.options import Rounds, Seconds
 from benchmarks.core.report import Answer, Figure, at_most
 from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down, database, machine
-from benchmarks.core.spread import Spread
+from benchmarks.core.spread import Spread, percentile
 
-VIEWS = (
-    "queue_depth",
-    "pending_reasons",
-    "pending_no_match",
-    "pending_contended",
-    "node_usage",
-    "tag_distribution",
-    "placement_class_stats",
-)
-OTHERS = "others"  # a queue whose leases the claiming node may not run
-AIM = at_most(1.05)
-A_SECOND = 1000
-MODELS = ("A100", "H100", "L40", "T4", "none")
-NOBODY = "nobody has this"
+SECOND_MS = 1000
+SCRAPE_KB = 2000
+SLOWDOWN = at_most(1.05)
+ALONE, PACED, BUSY = "alone", "one read a second", "a reader without pause"
 
 Sizes = Annotated[list[int], typer.Option(help="Kinds of nodes (profiles)", min=1)]
 
@@ -48,130 +38,119 @@ def views(
         10_000
     ),
     pending: Annotated[int, typer.Option(help="Leases ready", min=1)] = 1_000_000,
-    claims: Claims = 1000,
+    backlog: Annotated[int, typer.Option(help="And for the claiming node, each turn")] = 100_000,
+    reads: Annotated[int, typer.Option(help="Reads of each view, path and page", min=1)] = 20,
+    seconds: Seconds = 10,
     rounds: Rounds = 5,
 ) -> Answer:
-    """How long each view takes; claim p50 beside a session that reads them all, over p50 alone."""
+    """p95 of all that operators read while a node claims; its claim p50 beside reads / alone."""
     run = Run.of(ctx)
     figures: list[Figure] = []
+    notes: list[str] = []
     facts: dict[str, str] = {}
     for count in profiles:
         with database(run.dsn) as dsn:
             run.tell(f"preparing: {count:,} profiles")
             prepare(run, dsn, nodes=nodes, profiles=count, classes=classes, pending=pending)
-            figures += [_read(dsn, view, rounds, f"{count:,} profiles") for view in VIEWS]
-            figures.append(_slowdown(run, dsn, claims, rounds, f"{count:,} profiles"))
+            with served(dsn) as url, closing(Looker(dsn, url)) as looker:
+                watch = _Watch(run, dsn, looker, backlog)
+                for number in range(rounds):
+                    run.tell(f"round {number + 1}/{rounds}")
+                    watch.round(seconds, math.ceil(reads / rounds))
+            figures += watch.figures(f"{count:,} profiles")
+            notes += watch.failures(f"{count:,} profiles")
             facts = machine(dsn)
-    compared = f"milliseconds of a read (aim: {A_SECOND:,}); claim p50 while one session reads"
-    return Answer("views", compared, tuple(figures), ctx.params, facts)
+    compared = "p95 of a read / a second; size of a scrape / 2 MB; claim p50 beside reads / alone"
+    return Answer("views", compared, tuple(figures), ctx.params, facts, tuple(notes))
 
 
-def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pending: int) -> None:
-    """Nodes that each run something, and a backlog of all that can be the matter with a lease."""
-    create_queue(dsn)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("select hwqueue.create_queue(%s)", [OTHERS])
-        for number in run.track(range(1, nodes + 1), "nodes"):
-            register_on(connection, number, _node(number, profiles))
-            connection.execute(
-                "select hwqueue.adopt_lease(%s, %s, %s, '{}', %s)",
-                [OTHERS, node_id(number), TASK, Jsonb({"placement": {"resources": _use(number)}})],
-                prepare=True,
-            )
-    fill(run, dsn, [_lease(number, nodes) for number in range(classes)], pending, OTHERS)
-    calm_down(dsn)
+class _Watch:
+    """Reads while a node claims, and the claims."""
+
+    def __init__(self, run: Run, dsn: str, looker: Looker, backlog: int) -> None:
+        self._run = run
+        self._dsn = dsn
+        self._looker = looker
+        self._backlog = backlog
+        self._node = register(dsn, 0)
+        self._slowly = cycle(ALL)
+        self._random = random.Random(1)
+        self._seen: dict[str, list[Seen]] = {what: [] for what in ALL}
+        self._claimed: dict[str, list[Claimed]] = {side: [] for side in (ALONE, PACED, BUSY)}
+
+    def round(self, seconds: float, reads: int) -> None:
+        """Claim alone, beside one read a second, and while everything is read so many times."""
+        calm_down(self._dsn)
+        self._claimed[ALONE].append(self._claims_while(lambda: time.sleep(seconds)))
+        self._claimed[PACED].append(self._claims_while(lambda: self._look_slowly(seconds)))
+        busy = [self._claims_while(self._look_at_all) for _ in range(reads)]
+        self._claimed[BUSY].append(Claimed.together(busy))
+
+    def figures(self, case: str) -> list[Figure]:
+        """Each read, the size of a scrape, and the claims."""
+        scrapes = [seen.size / 1000 for seen in self._seen[METRICS]]
+        return [
+            *(_read(f"{what}, {case}", seen) for what, seen in self._seen.items()),
+            _within(f"{METRICS}, {case}", "kB", scrapes, SCRAPE_KB),
+            self._beside(PACED, case, aimed=True),
+            self._beside(BUSY, case, aimed=False),
+        ]
+
+    def failures(self, case: str) -> list[str]:
+        """What the server did not answer."""
+        return [
+            f"{what}, {case}: {len(failed)} of {len(seen)} reads failed, the first with {failed[0]}"
+            for what, seen in self._seen.items()
+            if (failed := [one.failed for one in seen if one.failed])
+        ]
+
+    def _claims_while(self, look: Callable[[], None]) -> Claimed:
+        top_up(self._run, self._dsn, kind(), self._backlog)
+        with claiming(self._dsn, self._node) as claimed:
+            look()
+        return claimed
+
+    def _look_slowly(self, seconds: float) -> None:
+        for _ in range(max(1, round(seconds))):
+            took = self._looker.look(next(self._slowly)).milliseconds / SECOND_MS
+            time.sleep(max(0, 1 - took))
+
+    def _look_at_all(self) -> None:
+        # pages keep values for each other: in another order each time, all come first at times
+        for what in self._random.sample(ALL, len(ALL)):
+            self._seen[what].append(self._looker.look(what))
+
+    def _beside(self, side: str, case: str, *, aimed: bool) -> Figure:
+        values, bases = self._claimed[side], self._claimed[ALONE]
+        return Figure.against(
+            f"claims, {side}, {case}",
+            "p50 ms",
+            values=[claimed.p50 for claimed in values],
+            bases=[claimed.p50 for claimed in bases],
+            aim=SLOWDOWN if aimed else None,
+            more={
+                "p99 ms": Spread.of([claimed.p99 for claimed in values]),
+                "leases/s": Spread.of([claimed.per_second for claimed in values]),
+                "leases/s alone": Spread.of([claimed.per_second for claimed in bases]),
+            },
+        )
 
 
-def _node(number: int, profiles: int) -> Mapping[str, Any]:
-    labels = {"model": MODELS[number % 5], "zone": f"z{number % profiles % 20}"}
-    if profiles > 100:
-        labels["hostname"] = f"host-{number % profiles}"
-    else:
-        labels["group"] = f"{number % profiles}"
-    return {
-        "labels": labels,
-        "heartbeat_timeout": 86_400,
-        "capacity": {"cpu_milli": 64_000, "memory_mib": 524_288},
-        "gpus": [
-            {"resource_id": str(node_id(1000 * number + n))} for n in range(8 * (number % 5 < 2))
-        ],
-    }
+def _read(case: str, seen: Sequence[Seen]) -> Figure:
+    figure = _within(case, "ms", [one.milliseconds for one in seen], SECOND_MS)
+    figure.more["kB"] = Spread.of([one.size / 1000 for one in seen])
+    return figure
 
 
-def _use(number: int) -> dict[str, int]:
-    gpus = {"gpu": number % 9} if number % 5 < 2 else {}
-    return gpus | {"cpu_milli": number * 37 % 64_000, "memory_mib": number * 101 % 524_288}
-
-
-def _lease(number: int, nodes: int) -> Lease:
-    """The classes: most match many nodes, some few, some one, some none."""
-    require: list[dict[str, Any]] = [
-        {"label": "model", "op": "in", "values": [MODELS[number % 5]]},
-        {"label": "zone", "op": "in", "values": [f"z{n % 20}" for n in (number, number // 7)]},
-    ]
-    if number % 20 == 0:
-        require = [{"label": "model", "op": "in", "values": [NOBODY]}]
-    elif number % 20 == 1:
-        require = [{"label": "hostname", "op": "in", "values": [f"host-{number % nodes}"]}]
-    elif number % 20 == 2:
-        require = [{"tags": {"zone": f"z{number % 20}"}}, {"label": "model", "op": "exists"}]
-    resources = {
-        "cpu_milli": 500 * (1 + number % 200),  # more than a node has, above 128
-        "memory_mib": 1024 * (1 + number % 97),
-    }
-    if number % 5 < 2:
-        resources["gpu"] = 1 + number % 8
-    return kind(placement={"require": require, "resources": resources}, labels={"n": str(number)})
-
-
-def _read(dsn: str, view: str, rounds: int, case: str) -> Figure:
-    """Warm reads of a whole view."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        times = [_timed(connection, view) for _ in range(rounds + 1)]
-    return Figure(f"{view}, {case}", "ms", Spread.of(times[1:]))
-
-
-def _timed(connection: psycopg.Connection, view: str) -> float:
-    started = time.perf_counter()
-    connection.execute(f"select * from hwqueue.{view}".encode()).fetchall()
-    return 1000 * (time.perf_counter() - started)
-
-
-def _slowdown(run: Run, dsn: str, claims: int, rounds: int, case: str) -> Figure:
-    """Claims of a node with work of its own, alone and beside a reader, in turns."""
-    fill(run, dsn, [kind()], 4 * claims * (rounds + 1))
-    calm_down(dsn)
-    with closing(Claimer(dsn, register(dsn, 0))) as claimer:
-        _p50(claimer, claims)
-        alone, beside = [], []
-        for _ in range(rounds):
-            alone.append(_p50(claimer, claims))
-            with _reader(dsn):
-                beside.append(_p50(claimer, claims))
-    return Figure.against(
-        f"claims beside a reader, {case}", "p50 ms", values=beside, bases=alone, aim=AIM
+def _within(case: str, unit: str, values: Sequence[float], most: float) -> Figure:
+    """Whether the p95 is within a bound."""
+    p95 = percentile(values, 95)
+    return Figure(
+        case,
+        unit,
+        Spread.of(values),
+        Spread.of([most]),
+        Spread.of([p95 / most]),
+        at_most(1),
+        {f"p95 {unit}": Spread.of([p95])},
     )
-
-
-def _p50(claimer: Claimer, claims: int) -> float:
-    return median(claimer.timed_claim() for _ in range(claims))
-
-
-@contextmanager
-def _reader(dsn: str) -> Iterator[None]:
-    """Have one session read all views without pause."""
-    over = threading.Event()
-
-    def read() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while not over.is_set():
-                for view in VIEWS:
-                    connection.execute(f"select count(*) from hwqueue.{view}".encode())
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

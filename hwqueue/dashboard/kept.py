@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 _log = logging.getLogger("hwqueue.dashboard")
 _MOST = 256  # values kept at once; the one unused longest goes first
-_WAIT = 1.0  # seconds that a viewer waits for a newer value when there is one to show
+_WAIT = 0.3  # seconds that a viewer waits for a newer value when there is one to show
 _REST = 10  # a value is kept at least so many times as long as it took to read
 
 

@@ -51,6 +51,6 @@ as $$
         select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
                           || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
         from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
-      '[[:cntrl:]]+', ' ', 'g') as words
+      '[[:cntrl:]]+', ' ', 'g') as words offset 0  -- a fence, or they would be written twice
   ) w
 $$;

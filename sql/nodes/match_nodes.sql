@@ -41,14 +41,15 @@ begin
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
-    cross join lateral (select hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) as facts offset 0) f
+    -- most classes ask nothing about other leases, and nothing keeps them out
+    cross join lateral (select case when v_class.terms = '[]' then '[]' else hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) end as facts offset 0) f
     cross join lateral (
       select coalesce(jsonb_agg(hwqueue.failure_reason(x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks, v_class, n, u.load)), '[]')
         || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
              'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
         || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
              'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
-      from (select hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) as kept_out offset 0) k
+      from (select case when v_recount -> 'kept_out' <> '[]' then hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) end as kept_out offset 0) k
       cross join lateral hwqueue.all_failures(v_class, n, u.load, f.facts, v_recount -> 'spread', k.kept_out, v_now, p_shard) x
       offset 0
     ) w

@@ -26,15 +26,20 @@ begin
 end
 $$;
 
--- What nodes of a profile look up.
-create or replace function hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) returns text[]
+-- What nodes of a profile look up, as rows: the planner inlines it, which it does not do with an array.
+create or replace function hwqueue.anchors_of(p_labels jsonb, p_rack bigint) returns setof text
 language sql immutable parallel safe
 as $$
-  select array['*']
-    || case when p_rack is null then '{}' else array['rack:' || p_rack] end
-    || array(select 'label:' || l.key || '=' || hwqueue.normal_value(l.value)::text from jsonb_each(p_labels) l
-             where jsonb_typeof(l.value) in ('string', 'number', 'boolean'))
+  select '*'
+  union all select 'rack:' || p_rack::text where p_rack is not null
+  union all select 'label:' || l.key || '=' || hwqueue.normal_value(l.value)::text
+  from jsonb_each(p_labels) l where jsonb_typeof(l.value) in ('string', 'number', 'boolean')
 $$;
+
+-- The same.
+create or replace function hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) returns text[]
+language sql immutable parallel safe
+as $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
 
 -- What one node looks up besides.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]

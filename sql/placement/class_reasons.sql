@@ -48,7 +48,7 @@ create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_p
 language plpgsql stable
 as $$
 declare
-  v_predicate jsonb := hwqueue.without_terms(p_predicate);
+  v_predicate jsonb;
   v_message text := p_message;
 begin
   if p_lacks is not null then
@@ -58,7 +58,10 @@ begin
       when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
       else format('not enough %s: %s', v_message,
                   case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
-  elsif p_message is null then
+  elsif p_predicate is not null then
+    v_predicate := hwqueue.without_terms(p_predicate);
+  end if;
+  if v_message is null then
     v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
   end if;
   return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)

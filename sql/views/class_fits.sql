@@ -1,7 +1,7 @@
 -- How many nodes suit each of these classes, and of those that none suits, what is in the way. A class may run where all of its parts are met: each of
 -- its requirements, the taints, isolation, capacity, devices; these are the parts that suits and class_shortage have.
 -- nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many different nodes to tell (expr_masks).
--- nodes_cordoned and nodes_silent: the same of nodes that are live but cordoned, and of silent ones. room: those of nodes_matching that have room
+-- nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of silent ones. room: those of nodes_matching that have room
 -- now, as a bit string (numbered_nodes).
 -- Where nothing matches: the part that is most in the way, a live node that does not meet it, nodes_near, how many live nodes it alone keeps
 -- out (0: they miss more than one part), and nodes_meeting, how many live nodes meet it.
@@ -16,7 +16,7 @@ as $$
     select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
     from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.required, c.tolerate, c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
@@ -29,16 +29,19 @@ as $$
     select t.tolerate, t.mask from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), p_none, p_now, p_shard) t
   ), capacity as materialized (
     select c.* from hwqueue.capacity_parts(array(select a.ask_id from ask a), p_open, p_none, p_now, p_shard) c
+  ), static as materialized (  -- all but capacity, for all that agree on it
+    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~p_none) as mask, coalesce(l.is_known, true) as is_known
+    from (select distinct a.required, a.tolerate from ask a) k
+    join tolerated t on t.tolerate = k.tolerate
+    left join listed l on l.required = k.required
   ), able as (
-    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask)) as room from capacity c group by c.class_id
+    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask & p_open)) as room from capacity c group by c.class_id
   ), fit as materialized (
     select f.*, bit_count(f.mask & p_open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, coalesce(l.mask, ~p_none) & t.mask & coalesce(c.mask, ~p_none) as mask,
-             coalesce(l.mask, ~p_none) & t.mask & coalesce(c.room, ~p_none) & p_open as room, coalesce(l.is_known, true) as is_known
+      select a.ask_id, a.class_ids, a.required, a.tolerate, s.mask & coalesce(c.mask, ~p_none) as mask, s.mask & coalesce(c.room, p_open) as room, s.is_known
       from ask a
-      join tolerated t on t.tolerate = a.tolerate
-      left join listed l on l.required = a.required
+      join static s on s.required = a.required and s.tolerate = a.tolerate
       left join able c on c.class_id = a.ask_id) f
   ), part as materialized (
     select row_number() over () as nr, p.*
@@ -57,10 +60,10 @@ as $$
   ), worst as materialized (
     select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near, bit_count(p.mask & p_open)::int as meeting
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, bit_count(u.others) desc, bit_count(p.mask & p_open), p.nr
+    order by p.ask_id, near desc, meeting, p.nr
   )
-  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, bit_count(f.mask & p_live & ~p_open)::int,
-         bit_count(f.mask & ~p_live)::int, f.room::bit varying, w.part, w.expr,
+  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, case when f.matching = 0 then bit_count(f.mask & p_live & ~p_open)::int end,
+         case when f.matching = 0 then bit_count(f.mask & ~p_live)::int end, f.room::bit varying, w.part, w.expr,
          case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)

@@ -2,7 +2,7 @@
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_count_words(p_count int, p_kind text default '') returns text
 language sql immutable parallel safe
-as $$ select format('%s %snode%s', p_count, p_kind, case when p_count = 1 then '' else 's' end) $$;
+as $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
 -- The one thing to say about a pending class, in the order of what must be put right first.
 -- Locks: none. Raises: nothing. Idempotent: yes.

@@ -30,7 +30,7 @@ as $$
       from sight g cross join site t
       group by 1, 2, 3, 4) k
   ), anchored as materialized (
-    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral unnest(hwqueue.profile_anchors(k.labels, k.rack)) a(anchor)
+    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
   ), work as materialized (
     select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
     from asked a

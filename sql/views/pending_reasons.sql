@@ -48,7 +48,7 @@ begin
       select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
     ), chosen as materialized (
       select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(f.room & coalesce(t.mask, f.room))::int as free,
+      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(case when t.mask is null then f.room else f.room & t.mask end)::int as free,
                    t.code as conflict
             from fit f
             join waiting w on w.class_id = f.class_id

@@ -34,7 +34,11 @@ SMALL = {
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
     "cost": ["--calls", "5", "--rounds", "3"],
     "views": [
-        *FEW,
+        *SHORT,
+        "--reads",
+        "1",
+        "--backlog",
+        "10000",
         "--profiles",
         "2",
         "--profiles",

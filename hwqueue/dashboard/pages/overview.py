@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,8 +108,10 @@ def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
 async def overview(request: Request) -> Response:
     """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
     source = reads(request)
-    queues, pending = await source.queues(), await source.pending()
-    nodes, minutes = await source.nodes(), await source.throughput()
+    # at once: whoever has seen the page before waits for none of them longer than for one
+    queues, pending, nodes, minutes = await asyncio.gather(
+        source.queues(), source.pending(), source.nodes(), source.throughput()
+    )
     fleet = cells(nodes.value)
     open_queues = sorted(queues.value, key=lambda row: (row.oldest_at is None, row.oldest_at))
     unmet = [row for row in pending.value if kind(row) != "ready"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -91,11 +92,11 @@ async def pending(request: Request) -> Response:
     chosen, code = asked.get("kind", ""), asked.get("reason", "")
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
-    kept = await source.pending(
-        filters["queue"] or None, "pending" if sort == "pending" else "oldest"
+    kept, nodes, queues = await asyncio.gather(
+        source.pending(filters["queue"] or None, "pending" if sort == "pending" else "oldest"),
+        source.nodes(),
+        source.queues(),
     )
-    nodes = await source.nodes()
-    queues = await source.queues()
     rows = [row for row in kept.value if fits(row, filters)]
     kinds = {group.name: group for group in grouped(rows, kind)}
     reasons = grouped(rows, lambda row: row.code or "ready")
