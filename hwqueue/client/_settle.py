@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 from uuid import UUID
 
@@ -16,64 +16,62 @@ _MAX_COMPLETED = 1000  # that SQL takes as lists
 _CLAIM = tuple(types.Claim.__dataclass_fields__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Settlements, those that are done and have no result apart: they cost half as lists.
+    """Settlements: as lists if all are done and have no result, which costs half; else as JSON.
+
+    All or none, so that they are settled, and errors count them, in the order given.
 
     Attributes:
-        items: The others, as JSON.
+        items: As JSON.
         completed: Ids of leases.
         tokens: Theirs.
     """
 
-    items: list[Any] = field(default_factory=list)
-    completed: list[UUID] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    _item_ordinals: list[int] = field(default_factory=list)
-    _completed_ordinals: list[int] = field(default_factory=list)
+    items: list[Any]
+    completed: list[UUID]
+    tokens: list[int]
 
     @classmethod
     def of(cls, settle: Iterable[types.Settlement | Mapping[str, Any]]) -> Batch:
-        """Sort settlements. Raises: BadArgument for an id or a token that is none."""
-        batch = cls()
-        for index, item in enumerate(settle):
-            if len(batch.completed) < _MAX_COMPLETED and _is_plain(item):
-                lease_id, token = claim_key(item.lease_id, item.claim_token, f"settle[{index}]")
-                batch.completed.append(lease_id)
-                batch.tokens.append(token)
-                batch._completed_ordinals.append(index + 1)
-            else:
-                batch.items.append(plain(item, f"settle[{index}]"))
-                batch._item_ordinals.append(index + 1)
-        return batch
+        """Write settlements. Raises: BadArgument for an id or a token that is none."""
+        given = list(settle)
+        done = [item for item in given if _is_plain(item)]
+        if len(done) < len(given) or len(done) > _MAX_COMPLETED:
+            return cls(
+                [plain(item, f"settle[{index}]") for index, item in enumerate(given)], [], []
+            )
+        keys = [
+            claim_key(item.lease_id, item.claim_token, f"settle[{index}]")
+            for index, item in enumerate(done)
+        ]
+        return cls([], [lease_id for lease_id, _ in keys], [token for _, token in keys])
 
     def answer(self, rows: Iterable[Sequence[Any]], shard: int) -> types.SettledAndClaimed:
         """The rows of `settle_and_claim`; a completion without a row is done."""
-        ordinals = [*self._item_ordinals, *self._completed_ordinals]
-        settled: dict[int, types.Settled] = {}
+        settled = {
+            ordinal: types.Settled(
+                ordinal=ordinal,
+                lease_id=lease_id,
+                verdict=types.Verdict.OK,
+                state=types.LeaseState.COMPLETED,
+                shard_id=shard,
+            )
+            for ordinal, lease_id in enumerate(self.completed, 1)
+        }
         claimed: list[types.Claim] = []
         for kind, ordinal, verdict, state, *claim in rows:
             if kind == "claimed":
                 claimed.append(build(types.Claim, dict(zip(_CLAIM, claim, strict=True))))
             else:
-                place = ordinals[ordinal - 1]
-                settled[place] = types.Settled(
-                    ordinal=place,
+                settled[ordinal] = types.Settled(
+                    ordinal=ordinal,
                     lease_id=claim[0],
                     verdict=types.Verdict(verdict),
                     state=None if state is None else types.LeaseState(state),
                     shard_id=shard,
                 )
-        for place, lease_id in zip(self._completed_ordinals, self.completed, strict=True):
-            if place not in settled:
-                settled[place] = types.Settled(
-                    ordinal=place,
-                    lease_id=lease_id,
-                    verdict=types.Verdict.OK,
-                    state=types.LeaseState.COMPLETED,
-                    shard_id=shard,
-                )
-        in_order = tuple(settled[place] for place in sorted(settled))
+        in_order = tuple(settled[ordinal] for ordinal in sorted(settled))
         return types.SettledAndClaimed(settled=in_order, claimed=tuple(claimed))
 
 

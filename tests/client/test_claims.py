@@ -213,6 +213,24 @@ async def test_a_bad_settlement_is_named(client: AsyncClient, queue: str, node: 
             node.node_id, node.epoch, [{"lease_id": claim.lease_id, "outcome": "won"}], [queue]
         )
     assert caught.value.field == "settle[0].outcome"
+    done = Settlement.complete(claim.lease_id, claim.claim_token)
+    late = Settlement(lease_id=claim.lease_id, claim_token=claim.claim_token, outcome="won")
+    with pytest.raises(errors.BadArgument) as caught:
+        await client.settle_and_claim(node.node_id, node.epoch, [done, late], [queue])
+    assert caught.value.field == "settle[1].outcome"
+
+
+async def test_of_two_settlements_the_first_counts(
+    client: AsyncClient, queue: str, node: Node
+) -> None:
+    claim = await claim_one(client, queue, node)
+    key = (claim.lease_id, claim.claim_token)
+    both = [Settlement.complete(*key), Settlement.fail(*key, error={}, retry=False)]
+    answer = await client.settle_and_claim(node.node_id, node.epoch, both, [queue], qty=0)
+    assert [(s.verdict, s.state) for s in answer.settled] == [
+        ("ok", "completed"),
+        ("finished", "completed"),
+    ]
 
 
 async def test_heartbeats(client: AsyncClient, queue: str, node: Node) -> None:

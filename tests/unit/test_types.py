@@ -132,21 +132,22 @@ def test_settlements_come_back_in_the_order_given() -> None:
 
     done, failed = types.Settlement.complete(ID, 5), types.Settlement.fail(ID, 5, error={})
     kept = types.Settlement.complete(ID, 5, result={"n": 1})
-    batch = Batch.of([done, kept, done, failed])
-    assert (batch.completed, batch.tokens) == ([ID, ID], [5, 5])
-    assert [item["outcome"] for item in batch.items] == ["complete", "fail"]
+    for mixed in ([done, kept], [failed, done], [done] * 1001):
+        batch = Batch.of(mixed)
+        assert (batch.completed, batch.tokens) == ([], [])
+        assert [item["outcome"] for item in batch.items] == [item.outcome for item in mixed]
     claimed = ["claimed", None, None, "claimed", *claim_row(None)]
     rows = [settled(2, "lost", None), settled(1, "ok", "completed"), claimed]
-    rows.append(settled(4, "finished", "completed"))  # the second of those without a result
-    answer = batch.answer(rows, shard=3)
-    completed = types.LeaseState.COMPLETED
-    assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == [
-        (1, types.Verdict.OK, completed),  # it has no row
-        (2, types.Verdict.OK, completed),
-        (3, types.Verdict.FINISHED, completed),
-        (4, types.Verdict.LOST, None),
-    ]
+    completed = (types.Verdict.OK, types.LeaseState.COMPLETED)
+    answer = Batch.of([done, failed]).answer(rows, shard=3)
+    expected = [(1, *completed), (2, types.Verdict.LOST, None)]
+    assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == expected
     assert [claim.claim_token for claim in answer.claimed] == [5]
+    batch = Batch.of([done] * 3)
+    assert (batch.items, batch.completed, batch.tokens) == ([], [ID] * 3, [5] * 3)
+    answer = batch.answer([settled(2, "lost", None)], shard=3)  # the others have no row
+    expected.append((3, *completed))
+    assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == expected
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call.row], ids=lambda call: call.name)
