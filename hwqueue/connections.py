@@ -78,13 +78,15 @@ class WatchedConnection(Connection[Any]):
             return super().wait(*args, **options)
         finally:
             watch.cancel()
+            watch.join()  # else it could end what gets the same descriptor after this
 
 
 def _hang_up(connection: AsyncConnection[Any] | Connection[Any]) -> None:
     """End a connection while somebody waits for it; they get an OperationalError."""
     with (
         suppress(OperationalError, OSError),  # it may end by itself at this moment
-        # a copy: the descriptor itself is libpq's, which notices that nothing more comes
-        socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as ours,
+        # a copy: the descriptor itself is libpq's, which notices that nothing more comes; it is
+        # ended alike whatever family it is of
+        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as ours,
     ):
         ours.shutdown(socket.SHUT_RDWR)

@@ -32,6 +32,10 @@ _READ_DEPTH = MAX_DEPTH + 20
 _ALWAYS_READ = 300
 """Bytes of JSON in which no number can be too large, and nothing nested too deep."""
 
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MANY_DIGITS = b"0" * 309
+"""A number that is too large has so many; jsonb writes no exponents."""
+
 
 def read_json(data: bytes | str) -> Any:
     """JSON from the database.
@@ -41,11 +45,17 @@ def read_json(data: bytes | str) -> Any:
     """
     if len(data) < _ALWAYS_READ:
         return json.loads(data)
+    raw = data.encode() if isinstance(data, str) else data
     try:
-        value = json.loads(data, parse_int=_integer, parse_float=_float)
+        # a call for each number takes several times as long, so it is for where it may be needed
+        if _MANY_DIGITS in raw.translate(_DIGITS):
+            value = json.loads(raw, parse_int=_integer, parse_float=_float)
+        else:
+            value = json.loads(raw)
     except RecursionError:
-        return _as_text(data)
-    return _as_text(data) if _is_deep(value) else value
+        return raw.decode()
+    may_be_deep = raw.count(b"[") + raw.count(b"{") > _READ_DEPTH
+    return raw.decode() if may_be_deep and _is_deep(value) else value
 
 
 def _integer(digits: str) -> int | str:
@@ -67,15 +77,11 @@ def _is_deep(value: Any) -> bool:
             member
             for each in level
             for member in (each.values() if isinstance(each, dict) else each)
-            if isinstance(member, dict | list)
+            if type(member) in (dict, list)
         ]
         if not level:
             return False
     return True
-
-
-def _as_text(data: bytes | str) -> str:
-    return data.decode() if isinstance(data, bytes) else data
 
 
 def jsonb(value: Any, field: str) -> Jsonb:

@@ -9,10 +9,12 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from ipaddress import ip_address, ip_network
 from typing import Protocol
 
+from psycopg_pool import PoolTimeout
 from starlette.requests import HTTPConnection
 
 from hwqueue.server.pools import Pools
@@ -85,6 +87,7 @@ class Tokens:
         self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._asked = Together[Principal | None]()
         self._strangers = asyncio.Semaphore(max(1, settings.pool_size // 2))
+        self._patience = settings.pool_timeout.total_seconds()
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The token's bearer; None without the header."""
@@ -102,9 +105,24 @@ class Tokens:
         if digest in self._known:
             # through a proxy all have one address: what others try must not lock out who was let in
             return await self._asked_for(digest, address)
-        async with self._strangers:  # nor keep all connections busy
+        async with self._turn():
             await self._rates.check_unknown(address)
             return await self._asked_for(digest, address)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of the looks for strangers: they do not keep all connections busy.
+
+        Raises: psycopg_pool.PoolTimeout.
+        """
+        try:
+            await asyncio.wait_for(self._strangers.acquire(), self._patience)
+        except TimeoutError as error:
+            raise PoolTimeout("too many tokens that are not known") from error
+        try:
+            yield
+        finally:
+            self._strangers.release()
 
     async def _asked_for(self, digest: bytes, address: str) -> Principal:
         """Whom the database knows by a token. Raises: Refusal (401)."""
@@ -206,11 +224,13 @@ class Open:
                 "this server lets in everybody, and goes by another name",
                 hint=f"ask for {self._hosts[0]}, or start it with --auth tokens",
             )
-        return Principal(actor="anonymous", role=Role.ADMIN, address=address_of(connection))
+        # of IPv6, too, the address alone: all machines of a site may be in one network
+        address = connection.client.host if connection.client else None
+        return Principal(actor="anonymous", role=Role.ADMIN, address=address)
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """Where a request comes from; of IPv6 the network, for each caller has one to choose from."""
+    """Whose guesses are counted together; of IPv6 a network: guessers have one to choose from."""
     host = connection.client.host if connection.client else ""
     try:
         address = ip_address(host)

@@ -134,9 +134,17 @@ async def _client(
 
 
 def _pool(
-    name: str, settings: ServerSettings, size: int, timeout: timedelta, *, read_only: bool = False
+    name: str,
+    settings: ServerSettings,
+    size: int,
+    timeout: timedelta,
+    *,
+    read_only: bool | None = None,
 ) -> _Pool:
-    """A pool of connections whose statements take at most `timeout`."""
+    """A pool of connections whose statements take at most `timeout`.
+
+    read_only: None: as the database has it, for one that is read-only must say so.
+    """
 
     async def configure(connection: WatchedAsyncConnection) -> None:
         connection.answer_within = timeout.total_seconds() + _GRACE_SECONDS

@@ -97,6 +97,28 @@ async def test_strangers_do_not_keep_all_connections(
     assert {answer.status_code for answer in answers} == {401, 429}
 
 
+async def test_strangers_wait_no_longer_than_others(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a start nobody is known, and the database may not answer."""
+    goes_on, begun = asyncio.Event(), asyncio.Event()
+
+    async def stuck(*_: Any, **__: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(AsyncClient, "check_token", stuck)
+    async with serving(auth="tokens", pool_timeout=timedelta(seconds=1)) as http:
+        first = asyncio.ensure_future(
+            http.get(f"{V1}/me", headers={"Authorization": "Bearer first"})
+        )
+        await begun.wait()
+        async with asyncio.timeout(60):
+            problem(await http.get(f"{V1}/me", headers={"Authorization": "Bearer next"}), 503)
+        goes_on.set()
+        problem(await first, 401)
+
+
 async def test_each_bearer_has_a_rate(serving: Serving, token: Token) -> None:
     one, other = token("viewer"), token("viewer")
     async with serving(auth="tokens", rate_limit="3/hour") as http:
@@ -107,6 +129,15 @@ async def test_each_bearer_has_a_rate(serving: Serving, token: Token) -> None:
         assert 1 <= int(response.headers["retry-after"]) <= 3600
         ok(await http.get(f"{V1}/me", headers=other))
         ok(await http.get("/healthz"))
+
+
+async def test_who_is_not_asked_has_a_rate_by_address(serving: Serving) -> None:
+    """All machines of a site may be in one network of IPv6."""
+    async with serving(rate_limit="1/hour") as http:
+        for address in ("2001:db8:1:2::1", "2001:db8:1:2::2", "10.0.0.1"):
+            async with Http(http.app, address) as caller:
+                ok(await caller.get(f"{V1}/me"))
+                problem(await caller.get(f"{V1}/me"), 429)
 
 
 async def test_an_address_cannot_try_tokens_without_end(

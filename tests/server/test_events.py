@@ -132,8 +132,8 @@ def _follow_soon(url: str, **options: Any) -> None:
         pass
 
 
-def test_who_is_not_asked_is_told_apart_by_address() -> None:
-    """Of IPv6 by network: everybody has many addresses there."""
+def test_who_guesses_is_told_apart_by_network() -> None:
+    """Of IPv6: everybody has many addresses there."""
     same = ["2001:db8:1:2::1", "2001:db8:1:2:ffff::"]
     others = ["2001:db8:1:3::1", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "", "testclient"]
     found = {host: address_of(_connection(host)) for host in same + others}

@@ -248,6 +248,23 @@ async def test_reads_write_nothing(serving: Serving, queue: str) -> None:
                 await client.spawn_lease(queue, "draw")
 
 
+async def test_a_database_that_turned_read_only_is_left(
+    serving: Serving, conn: psycopg.Connection[Any], queue: str
+) -> None:
+    """A standby is; a server whose disk is full may be."""
+    name, body = conn.info.dbname, {"queue": queue, "task": "draw"}
+    conn.execute(f'alter database "{name}" set default_transaction_read_only = on')
+    try:
+        async with serving() as http:
+            problem(await http.post(LEASES, json=body), 503, "25006")
+            conn.execute(f'alter database "{name}" reset default_transaction_read_only')
+            # each of the pool's connections may have been made before
+            answers = [await http.post(LEASES, json=body) for _ in range(4)]
+            ok(answers[-1], 201)
+    finally:
+        conn.execute(f'alter database "{name}" reset default_transaction_read_only')
+
+
 async def test_the_database_is_told_who_acts(serving: Serving, sql: Any) -> None:
     async with serving() as http:
         pools: Pools = http.app.state.services.pools

@@ -31,7 +31,8 @@ async def impatient(
         monkeypatch.setattr(f"hwqueue.{name}", 0.3)
     monkeypatch.setattr("hwqueue.server.pools._CONNECT_SECONDS", 2)
     monkeypatch.setattr("hwqueue.metrics.collector._GRACE_SECONDS", 0.3)
-    told = {"call_timeout": SHORT, "read_timeout": SHORT, "pool_timeout": SHORT}
+    # the first is also the time that a test has to notice that a call waits for a lock
+    told = {"call_timeout": timedelta(seconds=3), "read_timeout": SHORT, "pool_timeout": SHORT}
     async with serving(dsn=way.dsn, **told) as http:
         ok(await http.get("/readyz"))
         yield http
@@ -77,10 +78,11 @@ async def test_so_is_who_was_being_answered(
         asked = asyncio.ensure_future(impatient.post(f"{V1}/leases/{made}/cancel"))
         async for attempt in tenacity.AsyncRetrying(stop=tenacity.stop_after_delay(BOUND_SECONDS)):
             with attempt:
-                assert conn.execute(
-                    "select 1 from pg_locks where not granted and locktype = 'transactionid'"
-                ).fetchall()
                 await asyncio.sleep(0)
+                assert conn.execute(
+                    "select 1 from pg_stat_activity"
+                    " where datname = current_database() and wait_event_type = 'Lock'"
+                ).fetchall()
         way.freeze()
         async with asyncio.timeout(BOUND_SECONDS):
             found = problem(await asked, 503, "08000")
