@@ -4576,6 +4576,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.is_anybody_looking() RETURNS boolean
+    LANGUAGE sql
+    AS $$
+  select exists (
+    select from pg_locks l
+    where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass and l.mode = 'RowExclusiveLock' and l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+$$;
+
 CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -4583,10 +4593,10 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
          or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
-CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_oldest xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)) and bool_or(f.next_xid <= p_oldest), false)
+  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)), true)
   from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
 $$;
 
@@ -5792,6 +5802,7 @@ declare
   v_class hwqueue.placement_class;
   v_range hwqueue.class_range;
 begin
+  lock table hwqueue.spread_floor in row exclusive mode;  -- before the look (prune_counts)
   for v_term in
     select t.*
     from hwqueue.placement_class c
@@ -8877,12 +8888,14 @@ CREATE FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) RETURNS v
     LANGUAGE plpgsql
     AS $$
 declare
-  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_before pg_snapshot := pg_current_snapshot();  -- what was lowered by then is seen by all who look from here on
+  v_is_known boolean := not hwqueue.is_anybody_looking();
 begin
   delete from hwqueue.term_count k where k.ctid = any (array(
     select o.ctid from hwqueue.term_count o
     where o.shard_id = p_shard and (
-      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or hwqueue.is_drop_known(o.term_id, o.dropped_xid, v_oldest, p_shard))
+      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known and o.dropped_xid <> pg_current_xact_id()
+        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.is_drop_known(o.term_id, o.dropped_xid, p_shard))
       or not exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id))
     limit p_limit for update skip locked));
   with parted as (
@@ -8952,14 +8965,6 @@ begin
     select o.ctid from hwqueue.spread_floor o
     where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
       select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
-  insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
-  select p_shard, t.term_id, 0, 0, '{}', x.unseen, x.next_xid
-  from hwqueue.seen_now() x
-  cross join hwqueue.term t
-  where t.shard_id = p_shard and t.use = 'skew'
-    and exists (select 1 from hwqueue.term_count k
-                where k.shard_id = p_shard and k.term_id = t.term_id and k.leases = 0 and k.dropped_xid is not null)
-    and not exists (select 1 from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = t.term_id);
 end
 $$;
 
@@ -10849,6 +10854,12 @@ begin
   end if;
   if v_drawn is not null then
     perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
+  end if;
+  if v_given > 0 and v_completed > 0 then  -- in one order, for those who hold claims without the node (drop_queue)
+    perform 1 from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.lease_id = any (
+      p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e))
+    order by c.lease_id for update;
   end if;
   if v_given > 0 then
     return query
@@ -14919,9 +14930,11 @@ REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[
 
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_anybody_looking() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_oldest xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
 

@@ -2,7 +2,7 @@
 -- nor the claim: its row says why.
 -- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes them: it costs half of what the same
 -- costs in p_settle, and only those that could not be completed get a row; their ordinals go on after p_settle's.
--- Locks: node_state; the claims of p_settle by lease_id, then those of p_completed; then as claim_task.
+-- Locks: node_state; its claims by lease_id; then as claim_task.
 -- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02. Idempotent: no. With p_qty 0 it only settles.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}',
@@ -31,6 +31,12 @@ begin
   end if;
   if v_drawn is not null then
     perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
+  end if;
+  if v_given > 0 and v_completed > 0 then  -- in one order, for those who hold claims without the node (drop_queue)
+    perform 1 from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.lease_id = any (
+      p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e))
+    order by c.lease_id for update;
   end if;
   if v_given > 0 then
     return query

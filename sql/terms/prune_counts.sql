@@ -1,14 +1,26 @@
 -- What claims leave behind in term_count. A count of max_skew says when it was last lowered (dropped_xid), and who remembers a floor from
 -- before that must find it there (level_reason). So one that has come to nothing goes when every floor of its term knows of that, and nobody
--- can come any more with one that does not: a look that is older than a floor which knows has an id below that floor's next_xid.
+-- is on the way with one that may not: whoever looks has the table of floors locked before, and keeps it to the end.
 
--- Whether whatever is remembered of a term, or will be, knows that a count was lowered. p_oldest: the oldest transaction that runs, asked before.
+-- Whether whatever is remembered of a term knows that a count was lowered.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_oldest xid8, p_shard int) returns boolean
+create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard int) returns boolean
 language sql stable
 as $$
-  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)) and bool_or(f.next_xid <= p_oldest), false)
+  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)), true)
   from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
+$$;
+
+-- Whether another session has looked, or is about to, in a transaction that is open. Who comes later sees what was committed before this.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.is_anybody_looking() returns boolean
+language sql volatile
+as $$
+  select exists (
+    select from pg_locks l
+    where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass and l.mode = 'RowExclusiveLock' and l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
 $$;
 
 -- Removes counts that have come to nothing and those of terms that are gone; what claims have added beside a row that was held
@@ -18,12 +30,14 @@ create or replace function hwqueue.prune_counts(p_limit int, p_shard int) return
 language plpgsql volatile
 as $$
 declare
-  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_before pg_snapshot := pg_current_snapshot();  -- what was lowered by then is seen by all who look from here on
+  v_is_known boolean := not hwqueue.is_anybody_looking();
 begin
   delete from hwqueue.term_count k where k.ctid = any (array(
     select o.ctid from hwqueue.term_count o
     where o.shard_id = p_shard and (
-      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or hwqueue.is_drop_known(o.term_id, o.dropped_xid, v_oldest, p_shard))
+      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known and o.dropped_xid <> pg_current_xact_id()
+        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.is_drop_known(o.term_id, o.dropped_xid, p_shard))
       or not exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id))
     limit p_limit for update skip locked));
   with parted as (
@@ -42,8 +56,7 @@ begin
 end
 $$;
 
--- Removes floors of terms that are gone and floors that are too old to be used (level_reason). A term without one gets one that nobody uses
--- (its places are those of no fleet), if counts wait for a floor that knows of them.
+-- Removes floors of terms that are gone and floors that are too old to be used (level_reason).
 -- Locks: spread_floor, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_floors(p_limit int, p_shard int) returns void
 language plpgsql volatile
@@ -53,14 +66,6 @@ begin
     select o.ctid from hwqueue.spread_floor o
     where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
       select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
-  insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
-  select p_shard, t.term_id, 0, 0, '{}', x.unseen, x.next_xid
-  from hwqueue.seen_now() x
-  cross join hwqueue.term t
-  where t.shard_id = p_shard and t.use = 'skew'
-    and exists (select 1 from hwqueue.term_count k
-                where k.shard_id = p_shard and k.term_id = t.term_id and k.leases = 0 and k.dropped_xid is not null)
-    and not exists (select 1 from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = t.term_id);
 end
 $$;
 

@@ -140,3 +140,24 @@ def test_twice_at_once(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int
         refused = second.exception(TIMEOUT)
         assert isinstance(refused, psycopg.Error)
         assert refused.sqlstate == "QHQ01"
+
+
+def test_claims_are_held_in_one_order(conn: psycopg.Connection, dsn: str) -> None:
+    """drop_queue holds claims by id, without their node: so must who settles in two lists."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn, slots=2)
+    direct.spawn_many(QUEUE, [{}] * 2)
+    first, second = sorted(direct.claim(QUEUE, *node, qty=2), key=lambda row: row["lease_id"])
+    hold = "select from hwqueue.claim where lease_id = %s for update nowait"
+    with interleave(dsn) as actor:
+        holder, worker = actor(), actor()
+        holder.begin()
+        holder.conn.execute(hold, [first["lease_id"]])
+        settled = worker.start(
+            lambda d: d.settle_and_claim(QUEUE, *node, [second], qty=0, completed=[first])
+        )
+        worker.wait_until_blocked_by(holder)
+        conn.execute(hold, [second["lease_id"]])
+        holder.commit()
+        assert [row["verdict"] for row in settled.result(TIMEOUT)] == ["ok"]

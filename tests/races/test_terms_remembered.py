@@ -289,6 +289,29 @@ def test_a_look_that_is_older_than_what_is_pruned(conn: psycopg.Connection, dsn:
     assert Direct(conn).claim(QUEUE, *here) == []
 
 
+def test_a_look_with_a_later_id_than_what_ended(conn: psycopg.Connection, dsn: str) -> None:
+    """It began before that was committed: it does not know of it, and others who looked do."""
+    (here, _there), (_mine, other) = one_everywhere(conn)
+    pause_at(conn, "look_around", "delete from hwqueue.spread_floor")
+    with interleave(dsn) as actor:
+        worker, looker = actor(), actor()
+        worker.begin()
+        complete(worker.direct, other)
+        looker.begin()
+        looker.conn.execute("select pg_current_xact_id()")
+        pauses(looker)
+        with pause_closed(conn):
+            looked = looker.start(lambda d: d.conn.execute(_LOOK))
+            looker.wait_until_parked()
+            worker.commit()
+            conn.execute(_LOOK)
+            for _ in range(3):
+                conn.execute(_PRUNE)
+        looked.result(TIMEOUT)
+        looker.commit()
+    assert Direct(conn).claim(QUEUE, *here) == []
+
+
 def test_rows_of_one_place_become_one(conn: psycopg.Connection, dsn: str) -> None:
     """What was added beside a row that was held is added up, but not what is held now."""
     (here, _there), running = one_everywhere(conn)
