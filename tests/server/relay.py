@@ -18,6 +18,7 @@ class Relay:
 
     dsn: str
     _flows: threading.Event = field(default_factory=threading.Event)
+    _ends: list[socket.socket] = field(default_factory=list)
 
     def freeze(self) -> None:
         """Close nothing, answer nothing."""
@@ -26,6 +27,13 @@ class Relay:
     def thaw(self) -> None:
         """Go on as if nothing had been."""
         self._flows.set()
+
+    def hang_up(self) -> None:
+        """End all connections: an attempt to connect that was given up may be open for a minute."""
+        self.thaw()
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -38,8 +46,8 @@ def relay(dsn: str) -> Iterator[Relay]:
         accepting = threading.Thread(target=_accept, args=(listening, dsn, made))
         accepting.start()
         yield made
-        made.thaw()
         listening.shutdown(socket.SHUT_RDWR)
+    made.hang_up()
     accepting.join()
 
 
@@ -56,6 +64,7 @@ def _accept(listening: socket.socket, dsn: str, made: Relay) -> None:
 
 def _serve(client: socket.socket, dsn: str, made: Relay) -> None:
     with client, _connect(dsn) as server:
+        made._ends += [client, server]
         back = threading.Thread(target=_pass_on, args=(server, client, made))
         back.start()
         _pass_on(client, server, made)
