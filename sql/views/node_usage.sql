@@ -6,7 +6,8 @@ create or replace function hwqueue.node_usage(p_state text default null, p_limit
 returns table (shard_id int, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamptz, claims bigint, slots int,
                cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus int, gpus_free int, gpu_milli_used bigint,
                cores int, cores_free int, custom jsonb, custom_used jsonb, profile_id bigint)
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0 set jit = off
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+  set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
