@@ -6825,6 +6825,7 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
   v_now timestamptz := hwqueue.clock();
