@@ -4041,13 +4041,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-  select f.tier, f.rank, f.score, array_agg(f.position order by f.position) into tier, rank, score, positions
+  select f.tier, f.rank, f.score, array_agg(f.position order by f.position), array_agg(f.class_id order by f.position)
+  into tier, rank, score, positions, classes
   from (
-    select w.tier, w.rank, w.position, p_scores[array_position(p_classes, w.class_id)] as score
+    select w.tier, w.rank, w.position, w.class_id, p_scores[array_position(p_classes, w.class_id)] as score
     from unnest(p_queue_ids) q(queue_id)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
@@ -6545,7 +6546,7 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT front_classes bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -6558,6 +6559,7 @@ begin
     rank := v_front.rank;
     score := v_front.score;
     positions := v_front.positions;
+    front_classes := v_front.classes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
@@ -11494,7 +11496,7 @@ begin
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from.tier, v_from.rank, v_from.position,
                                 p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank,
+    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, v_lane.front_classes, p_queue_ids, v_lane.tier, v_lane.rank,
       case when (v_lane.tier, v_lane.rank) = (v_from.tier, v_from.rank) then v_from.position else 0 end, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
@@ -11660,7 +11662,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_front_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -11669,10 +11671,10 @@ declare
 begin
   v_places := array(
     select r.ctid
-    from unnest(p_positions) with ordinality f(position, ordinal)
+    from unnest(p_positions, p_front_classes) with ordinality f(position, class_id, ordinal)
     cross join unnest(p_queue_ids) q(queue_id)
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
-    where r.class_id = any (p_classes)
+    where r.class_id = f.class_id
     order by f.ordinal limit p_limit
     for update of r skip locked);
   while v_places = '{}' loop
@@ -14868,7 +14870,7 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
@@ -15155,7 +15157,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT front_classes bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -15629,7 +15631,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_front_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 

@@ -78,6 +78,8 @@ _PAGES = (
     "/queues/others",
     "/classes",
     "/events",
+    "/try?for={class}",
+    "/try/placement?for={class}",
     "/system",
     "/jump?q={name}",
 )

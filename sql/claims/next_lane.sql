@@ -5,12 +5,12 @@
 -- best tier and rank there is, and only a class with a better score could come first.
 -- p_from_*: before this place nothing lives in any of the queues, so scans start there: what has been claimed stays in the
 -- indexes for as long as an old snapshot is held.
--- positions: of the lane's entries at the front, where it looked there and found the lane.
+-- positions: of the lane's entries at the front, where it looked there and found the lane; front_classes: theirs.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
   p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out score double precision, out classes bigint[], out positions bigint[])
+  out tier smallint, out rank bigint, out score double precision, out classes bigint[], out positions bigint[], out front_classes bigint[])
 language plpgsql stable
 as $$
 declare
@@ -23,6 +23,7 @@ begin
     rank := v_front.rank;
     score := v_front.score;
     positions := v_front.positions;
+    front_classes := v_front.classes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
@@ -62,16 +63,17 @@ begin
 end
 $$;
 
--- The best lane among the first p_window entries of each queue's order, with the positions of its entries there.
+-- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_from_tier smallint,
-  p_from_rank bigint, p_from_position bigint, p_window int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[])
+  p_from_rank bigint, p_from_position bigint, p_window int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[], out classes bigint[])
 language plpgsql stable
 as $$
 begin
-  select f.tier, f.rank, f.score, array_agg(f.position order by f.position) into tier, rank, score, positions
+  select f.tier, f.rank, f.score, array_agg(f.position order by f.position), array_agg(f.class_id order by f.position)
+  into tier, rank, score, positions, classes
   from (
-    select w.tier, w.rank, w.position, p_scores[array_position(p_classes, w.class_id)] as score
+    select w.tier, w.rank, w.position, w.class_id, p_scores[array_position(p_classes, w.class_id)] as score
     from unnest(p_queue_ids) q(queue_id)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r

@@ -83,7 +83,7 @@ begin
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from.tier, v_from.rank, v_from.position,
                                 p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, p_queue_ids, v_lane.tier, v_lane.rank,
+    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, v_lane.front_classes, p_queue_ids, v_lane.tier, v_lane.rank,
       case when (v_lane.tier, v_lane.rank) = (v_from.tier, v_from.rank) then v_from.position else 0 end, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';

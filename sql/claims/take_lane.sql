@@ -1,9 +1,9 @@
--- Locks the oldest entries of a lane from a position on, up to p_limit of them, and gives their places: those at the front (p_positions) if they can be
--- had, else by class, looking further back while all that it saw is held by others. An entry may have got another class since it was seen
+-- Locks the oldest entries of a lane from a position on, up to p_limit of them, and gives their places: those at the front (p_positions, p_front_classes) if they
+-- can be had, else by class, looking further back while all that it saw is held by others. An entry may have got another class since it was seen
 -- there (give_target): by class again, under the lock.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_queue_ids int[], p_tier smallint, p_rank bigint,
-                                             p_from bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_front_classes bigint[], p_queue_ids int[], p_tier smallint,
+                                             p_rank bigint, p_from bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -12,10 +12,10 @@ declare
 begin
   v_places := array(
     select r.ctid
-    from unnest(p_positions) with ordinality f(position, ordinal)
+    from unnest(p_positions, p_front_classes) with ordinality f(position, class_id, ordinal)
     cross join unnest(p_queue_ids) q(queue_id)
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
-    where r.class_id = any (p_classes)
+    where r.class_id = f.class_id
     order by f.ordinal limit p_limit
     for update of r skip locked);
   while v_places = '{}' loop
