@@ -208,7 +208,7 @@ class Direct:
 
         It comes into force in steps, each once the transactions of other sessions are over.
         """
-        for _ in range(600):
+        for _ in range(3000):
             self.reap()
             if self.conn.execute(_IN_FORCE).fetchone() == (True,):
                 return
