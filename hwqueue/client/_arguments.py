@@ -46,7 +46,9 @@ def arguments(call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def claim_keys(claims: Iterable[tuple[UUID | str, int]]) -> tuple[list[UUID], list[int]]:
+def claim_keys(
+    claims: Iterable[tuple[UUID | str, int]], field: str = "claims"
+) -> tuple[list[UUID], list[int]]:
     """The lease ids and the tokens of claims, apart.
 
     Raises: BadArgument, naming the claim and what is wrong with it.
@@ -54,16 +56,10 @@ def claim_keys(claims: Iterable[tuple[UUID | str, int]]) -> tuple[list[UUID], li
     ids, tokens = [], []
     for index, claim in enumerate(claims):
         if not isinstance(claim, tuple) or len(claim) != 2:
-            raise _refused(f"claims[{index}]", claim, _PAIR)
-        lease_id, token = claim_key(*claim, f"claims[{index}]")
-        ids.append(lease_id)
-        tokens.append(token)
+            raise _refused(f"{field}[{index}]", claim, _PAIR)
+        ids.append(_uuid(claim[0], f"{field}[{index}].lease_id"))
+        tokens.append(_bigint(claim[1], f"{field}[{index}].claim_token"))
     return ids, tokens
-
-
-def claim_key(lease_id: Any, claim_token: Any, field: str) -> tuple[UUID, int]:
-    """What names a claim. Raises: BadArgument."""
-    return _uuid(lease_id, f"{field}.lease_id"), _bigint(claim_token, f"{field}.claim_token")
 
 
 def checked_actor(actor: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from uuid import UUID
 
 from hwqueue import types
-from hwqueue.client._arguments import claim_key
+from hwqueue.client._arguments import claim_keys
 from hwqueue.client._json import plain
 from hwqueue.client._rows import build
 
@@ -41,11 +41,8 @@ class Batch:
             return cls(
                 [plain(item, f"settle[{index}]") for index, item in enumerate(given)], [], []
             )
-        keys = [
-            claim_key(item.lease_id, item.claim_token, f"settle[{index}]")
-            for index, item in enumerate(done)
-        ]
-        return cls([], [lease_id for lease_id, _ in keys], [token for _, token in keys])
+        keys = ((item.lease_id, item.claim_token) for item in done)
+        return cls([], *claim_keys(keys, "settle"))
 
     def answer(self, rows: Iterable[Sequence[Any]], shard: int) -> types.SettledAndClaimed:
         """The rows of `settle_and_claim`; a completion without a row is done."""
