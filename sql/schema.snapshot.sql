@@ -2,13 +2,40 @@
 
 CREATE SCHEMA hwqueue;
 
+CREATE TYPE hwqueue.class_fronts AS (
+	tier smallint,
+	rank bigint,
+	"position" bigint,
+	tiers smallint[],
+	ranks bigint[],
+	positions bigint[]
+);
+
+CREATE TABLE hwqueue.ready (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    eligible_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
+
 CREATE TYPE hwqueue.first_entered AS (
 	kept tid[],
 	counted jsonb,
 	blocked bigint[],
 	is_new boolean,
 	unlooked bigint,
-	is_open boolean
+	is_open boolean,
+	entry hwqueue.ready
 );
 
 CREATE TYPE hwqueue.headroom AS (
@@ -27,6 +54,14 @@ CREATE TYPE hwqueue.headroom AS (
 	core_numa integer,
 	gpu_parts integer[],
 	gpu_parts_free integer
+);
+
+CREATE TYPE hwqueue.picked AS (
+	places tid[],
+	score double precision,
+	counted jsonb,
+	entry hwqueue.ready,
+	is_plain boolean
 );
 
 CREATE TYPE hwqueue.spawn_request AS (
@@ -448,23 +483,6 @@ COMMENT ON COLUMN hwqueue.node_state.meets_blocked IS 'its last claims came upon
 
 COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
 
-CREATE TABLE hwqueue.ready (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    eligible_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
-
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -480,7 +498,7 @@ begin
   elsif p_moves then
     perform hwqueue.move_horizon(p_drawn, p_shard);
     if p_entry.lease_id is not null then
-      perform hwqueue.move_low_water(p_entry.queue_id, 0, p_entry.tier, p_entry.rank, p_shard);
+      perform hwqueue.move_low_water(p_entry, p_shard);
     end if;
   end if;
 end
@@ -1706,15 +1724,14 @@ declare
   v_node hwqueue.node;
   v_load hwqueue.node_load;
   v_room hwqueue.headroom;
-  v_is_plain boolean;
   v_at_mark boolean;
   v_left int;
   v_places tid[];
+  v_picked hwqueue.picked;
   v_entry hwqueue.ready;
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
-  v_counted jsonb;
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -1730,13 +1747,13 @@ begin
   if v_front.is_due is distinct from false then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
   end if;
-  v_is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
+  v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
   if v_state.is_counted then
     v_node := hwqueue.read_node(p_node, p_shard);
     v_load := hwqueue.read_load(p_node, p_shard);
     v_room := hwqueue.node_headroom(v_node, v_load);
   end if;
-  v_at_mark := v_is_plain and v_front.is_first and v_front.is_due = false
+  v_at_mark := v_picked.is_plain and v_front.is_first and v_front.is_due = false
     and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
     and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
   score := 0;
@@ -1748,20 +1765,26 @@ begin
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
-      select p.p_is_plain, p.places, p.score, p.counted, false into v_is_plain, v_places, score, v_counted, v_at_mark
-      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard) p;
+      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
+        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
+      v_at_mark := false;
+      v_places := v_picked.places;
+      score := v_picked.score;
       exit when v_places = '{}';
     end if;
     if cardinality(v_places) > 1 then
-      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1];
+      -- one of them, by chance: each class shall have its turn of marks
+      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1 + extract(microseconds from v_now)::int % cardinality(v_places)];
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
         from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
       v_left := v_left - cardinality(v_places);
       continue;
     end if;
-    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    v_entry := v_picked.entry;
+    if v_entry.lease_id is null then
+      delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    end if;
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
@@ -1785,7 +1808,7 @@ begin
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                claimed_at, expires_at, check_at, assignment, counted)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_counted);
+            v_now, expires_at, expires_at, assignment, v_picked.counted);
     return next;
   end loop;
   if v_changed then
@@ -1982,6 +2005,66 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
   left join worst w on w.ask_id = f.ask_id
 $$;
 
+CREATE FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_mark record;
+begin
+  tier := p_tier;
+  rank := p_rank;
+  position := p_position;
+  for v_mark in
+    select m.tier, m.rank, m.position from unnest(p_tiers, p_ranks, p_positions) m(tier, rank, position)
+    where (m.tier, m.rank) >= (p_tier, p_rank)
+    order by m.tier, m.rank
+  loop
+    exit when (v_mark.tier, v_mark.rank) <> (tier, rank)
+      and hwqueue.class_lives_before(p_class_id, tier, rank, position, v_mark.tier, v_mark.rank, p_shard);
+    position := case when (v_mark.tier, v_mark.rank) = (tier, rank) then greatest(position, v_mark.position) else v_mark.position end;
+    tier := v_mark.tier;
+    rank := v_mark.rank;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS hwqueue.class_fronts
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_fronts hwqueue.class_fronts;
+begin
+  v_fronts.tier := p_tier;
+  v_fronts.rank := p_rank;
+  v_fronts.position := p_position;
+  perform 1
+  from unnest(p_queue_ids) q(queue_id)
+  cross join lateral (
+    select w.version, w.stuck_until from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
+  where m.version < m.stuck_until;
+  if found then
+    select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality), array_agg(f.position order by k.ordinality)
+    into v_fronts.tiers, v_fronts.ranks, v_fronts.positions
+    from unnest(p_classes) with ordinality k(class_id, ordinality)
+    left join lateral (
+      select w.tiers, w.ranks, w.positions
+      from unnest(p_queue_ids) q(queue_id)
+      cross join lateral (
+        select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+        where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w
+      limit 1) w on true
+    cross join lateral (
+      select p_tier as tier, p_rank as rank, greatest(p_position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[p_tier] and w.ranks = array[p_rank]  -- mostly a queue has one tier and rank
+      union all
+      select x.tier, x.rank, x.position from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_tier, p_rank, p_position, p_shard) x
+      where w.tiers <> array[p_tier] or w.ranks <> array[p_rank]) f;
+  end if;
+  return v_fronts;
+end
+$$;
+
 CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2021,6 +2104,33 @@ begin
   else
     message := format('%s could take it now', hwqueue.node_count_words(p_free));
   end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform 1 from hwqueue.ready r
+  where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_tier and r.rank = p_rank and r.position >= p_position
+  order by r.position limit 1;
+  if not found then
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_tier and r.rank > p_rank
+      and r.rank < case when p_tier = p_to_tier then p_to_rank else 9223372036854775807 end
+    order by r.rank, r.position limit 1;
+  end if;
+  if not found and p_tier < p_to_tier then
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = p_class_id and r.tier > p_tier and r.tier < p_to_tier
+    order by r.tier, r.rank, r.position limit 1;
+    if not found then
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_to_tier and r.rank < p_to_rank
+      order by r.rank, r.position limit 1;
+    end if;
+  end if;
+  return found;
 end
 $$;
 
@@ -2588,6 +2698,8 @@ begin
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.low_water w using hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = v_class_id and w.shard_id = p_shard and w.queue_id = c.queue_id and w.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;
@@ -2624,6 +2736,19 @@ begin
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
   return cardinality(p_leases);
+end
+$$;
+
+CREATE FUNCTION hwqueue.delete_only(p_places tid[]) RETURNS hwqueue.ready
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entry hwqueue.ready;
+begin
+  if cardinality(p_places) = 1 then
+    delete from hwqueue.ready r where r.ctid = p_places[1] returning r.* into v_entry;
+  end if;
+  return v_entry;
 end
 $$;
 
@@ -5409,6 +5534,16 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
+CREATE FUNCTION hwqueue.leaves_out(p_profile_id bigint, p_queue_id integer, p_without bigint[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return p_without = '{}' or exists (
+    select 1 from hwqueue.profile_queue s
+    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id and cardinality(s.classes) <= 200);
+end
+$$;
+
 CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5678,22 +5813,33 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
+  v_from hwqueue.class_fronts := hwqueue.class_fronts(p_classes, array[p_queue_id], p_from_tier, p_from_rank, p_from_position, p_shard);
   v_depth int := p_limit;
   v_seen tid[];
   v_places tid[];
 begin
+  if cardinality(p_classes) = 1 then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
+        and (r.tier, r.rank, r.position)
+            >= (coalesce(v_from.tiers[1], p_from_tier), coalesce(v_from.ranks[1], p_from_rank), coalesce(v_from.positions[1], p_from_position))
+      order by r.tier, r.rank, r.position limit p_limit
+      for update skip locked);
+  end if;
   loop
     v_seen := array(
       select h.place
-      from unnest(p_classes) k(class_id)
+      from unnest(p_classes, v_from.tiers, v_from.ranks, v_from.positions) k(class_id, tier, rank, position)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-          and (x.tier, x.rank, x.position) >= (p_from_tier, p_from_rank, p_from_position)
+          and (x.tier, x.rank, x.position)
+              >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank), coalesce(k.position, p_from_position))
         order by x.tier, x.rank, x.position limit v_depth
       ) h
       order by h.tier, h.rank, h.position limit v_depth);
@@ -5759,14 +5905,13 @@ declare
   v_places tid[];
 begin
   if cardinality(p_classes) = 1 then
-    return array(
+    v_places := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank and r.position >= p_from
-        and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
-  end if;
-  if cardinality(p_classes) <= 200 then
+  elsif cardinality(p_classes) <= 200 then
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
@@ -5774,22 +5919,23 @@ begin
         and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
-    if v_places = '{}' and cardinality(p_classes) <= 64 then
-      v_places := hwqueue.lock_heads(p_classes, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
-    end if;
-    return v_places;
+  else
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_to
+        and exists (select 1 from hwqueue.profile_eligibility e
+                    where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
+                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
+        and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
   end if;
-  return array(
-    select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-      and r.position between p_from and p_to
-      and exists (select 1 from hwqueue.profile_eligibility e
-                  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
-                    and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-                    and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
-      and (r.deadline is null or r.deadline > p_now)
-    order by r.position limit p_limit
-    for update skip locked);
+  if v_places = '{}' and cardinality(p_classes) <= 64 then
+    v_places := hwqueue.lock_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
+  end if;
+  return v_places;
 end
 $$;
 
@@ -5995,6 +6141,33 @@ begin
   v_range.shard_id := p_shard;
   v_range.class_id := p_class.class_id;
   return v_range;
+end
+$$;
+
+CREATE TABLE hwqueue.low_water (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    version bigint NOT NULL,
+    tiers smallint[] DEFAULT '{}'::smallint[] NOT NULL,
+    ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    stuck_until bigint DEFAULT 0 NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
+
+COMMENT ON COLUMN hwqueue.low_water.stuck_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
+
+CREATE FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  return coalesce((
+    select m.position from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions) m(tier, rank, position)
+    where m.tier = p_tier and m.rank = p_rank), 0);
 end
 $$;
 
@@ -6263,46 +6436,43 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.move_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_marks hwqueue.low_water;
+  v_front record;
+  v_is_stuck boolean;
+  v_safe bigint;
   v_old bigint;
-  v_new bigint;
 begin
   select w.* into v_marks from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id
-  order by w.version desc limit 1 for update skip locked;
-  if not found then
+  where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = 0 order by w.version desc limit 1 for update skip locked;
+  -- before the looks at the entries: what the horizon speaks for has ended, so they see it
+  v_safe := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard order by h.version desc limit 1);
+  if v_marks.version is null or v_safe is null then
     return;
   end if;
-  select coalesce(max(m.position), 0) into v_old
-  from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions) m(tier, rank, position) where m.tier = p_tier and m.rank = p_rank;
-  -- in this order: what the horizon speaks for has ended, so the look at the entries sees it
-  v_new := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard order by h.version desc limit 1);
-  v_new := least(v_new, (
+  select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
+  v_is_stuck := coalesce((v_front.tier, v_front.rank) <> (p_entry.tier, p_entry.rank) or v_front.position < p_entry.position - 1000, false);
+  v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
+  perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position >= v_old
-    order by r.position limit 1));
-  if v_new is null or v_new <= v_old then
-    return;
+    where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
+    order by r.position limit 1)), v_is_stuck);
+  if v_is_stuck and exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id and c.target is null) then
+    select w.* into v_marks from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
+    if not found then
+      v_marks := (p_shard, p_entry.queue_id, p_entry.class_id, 0, '{}', '{}', '{}', '{}', 0);
+    end if;
+    v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
+    perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
+      select r.position from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_entry.class_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
+      order by r.position limit 1)), false);
   end if;
-  delete from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
-  select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
-         array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
-         array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
-  from (
-    select m.* from (
-      select o.tier, o.rank, o.position, o.moved
-      from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions, v_marks.moved) o(tier, rank, position, moved)
-      where (o.tier, o.rank) <> (p_tier, p_rank) and o.moved > v_marks.version - 256
-      union all
-      select p_tier, p_rank, v_new, v_marks.version + 1
-    ) m order by m.moved desc limit 16
-  ) k;
 end
 $$;
 
@@ -6546,25 +6716,25 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT front_classes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.class_fronts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT starts bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_front record;
   v_head record;
 begin
-  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from_tier, p_from_rank, p_from_position, p_window, p_now, p_shard);
+  if p_after_tier is null and cardinality(p_classes) > (case when p_from.tiers is null then least(16, p_probe) else p_probe end) then
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from.tier, p_from.rank, p_from.position, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
     score := v_front.score;
     positions := v_front.positions;
-    front_classes := v_front.classes;
+    seen_classes := v_front.classes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-                   and r.position >= case when (next_lane.tier, next_lane.rank) = (p_from_tier, p_from_rank) then p_from_position else 0 end
+                   and r.position >= hwqueue.start_in(p_from, i, next_lane.tier, next_lane.rank)
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
         positions := null;
@@ -6573,28 +6743,36 @@ begin
   end if;
   if tier is null or cardinality(p_queue_ids) > 1 then
     -- no front, or those of several queues: a head behind one of them may come before another
-    select h.tier, h.rank, k.score into v_head
-    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+    select h.tier, h.rank, h.position, k.class_id, k.score into v_head
+    from (
+      select c.class_id, c.score, coalesce(c.tier, p_from.tier) as tier, coalesce(c.rank, p_from.rank) as rank,
+             coalesce(c.position, p_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers[1 : p_probe], p_from.ranks[1 : p_probe],
+                  p_from.positions[1 : p_probe]) c(class_id, score, tier, rank, position)) k
+    cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
-      select r.tier, r.rank from hwqueue.ready r
+      select r.tier, r.rank, r.position from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank, r.position) >= (coalesce(p_after_tier, p_from_tier),
-          coalesce(p_after_rank + (k.score >= p_after_score)::int, p_from_rank),
-          case when p_after_tier is null or (p_after_tier, p_after_rank) = (p_from_tier, p_from_rank) and k.score < p_after_score
-               then p_from_position else 0 end)
+        and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
+          case when a.is_after then k.after_rank else k.rank end, case when a.is_after then 0 else k.position end)
       order by r.tier, r.rank, r.position limit 1
     ) h
-    order by h.tier, h.rank, k.score desc limit 1;
+    order by h.tier, h.rank, k.score desc, h.position limit 1;
     if tier is null or (v_head.tier, v_head.rank, -v_head.score) <= (tier, rank, -score) then
       tier := v_head.tier;
       rank := v_head.rank;
       score := v_head.score;
-      positions := null;
+      positions := array[v_head.position];
+      seen_classes := array[v_head.class_id];
+      is_head := true;
     end if;
   end if;
   if tier is not null then
-    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
-                     where k.score = next_lane.score);
+    select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
+           coalesce(array_agg(hwqueue.start_in(p_from, k.ordinality::int, next_lane.tier, next_lane.rank) order by k.ordinality), '{}')
+    into classes, starts
+    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) with ordinality k(class_id, score, ordinality)
+    where k.score = next_lane.score;
   end if;
 end
 $$;
@@ -8522,10 +8700,11 @@ CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard 
   order by e.ordinality limit 1
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
+  v_picked hwqueue.picked;
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
   v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
@@ -8538,9 +8717,10 @@ declare
   v_is_new boolean := p_is_new;
   v_published int;
 begin
-  places := '{}';
+  v_picked.places := '{}';
+  v_picked.is_plain := false;
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
-    return;
+    return v_picked;
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
@@ -8555,31 +8735,33 @@ begin
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
-      places := v_taken.places;
-      score := v_taken.score;
+      v_picked.places := v_taken.places;
+      v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
       v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, v_asks, p_queue_ids,
                                       v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
-      places := v_taken.places;
-      score := v_taken.score;
-      counted := v_taken.counted;
+      v_picked.places := v_taken.places;
+      v_picked.score := v_taken.score;
+      v_picked.counted := v_taken.counted;
+      v_picked.entry := v_taken.entry;
       v_without := v_without || v_taken.blocked;
       v_asks := true;
       v_is_new := v_is_new or v_taken.is_new;
     end if;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      v_published := (hwqueue.publish_terms(2, case when places = '{}' then false end, p_now, p_shard)).published;
+      v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
-    exit when places <> '{}' or not (v_judged.more or v_published > 0);
+    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0);
   end loop;
   perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
+  return v_picked;
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) RETURNS record
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
@@ -8587,37 +8769,39 @@ declare
   v_without bigint[] := '{}';
   v_checked bigint[];
   v_first hwqueue.first_entered;
+  v_picked hwqueue.picked;
 begin
-  score := 0;
+  v_picked.score := 0;
   if p_is_plain then
     v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-    if v_checked = '{}' then
-      places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
-                                   '{}', p_room, v_limit, p_now, p_shard);
+    if p_state.meets_blocked and cardinality(v_checked) between 1 and 200 then  -- more are asked about in pick_leases
+      v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
+    end if;
+    if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
+      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
+                                   v_without, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-      if places <> '{}' and v_checked <> '{}' then
-        v_first := hwqueue.enter_first(places, v_checked, p_state.node_id, true, p_now, p_shard);
-        places := v_first.kept;
+      if v_picked.places <> '{}' and v_checked <> '{}' then
+        v_first := hwqueue.enter_first(v_picked.places, v_checked, p_state.node_id, true, p_now, p_shard);
+        v_picked.places := v_first.kept;
       end if;
-    elsif cardinality(v_checked) <= 200 or not p_state.meets_blocked then  -- else too many to ask about here
-      if p_state.meets_blocked then
-        v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
-      end if;
+    elsif cardinality(v_checked) <= 200 or not p_state.meets_blocked then
       v_first := hwqueue.try_front(p_state, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, v_without, p_room, v_limit,
                                    p_now, p_shard);
-      places := v_first.kept;
+      v_picked.places := v_first.kept;
     end if;
-    counted := v_first.counted;
+    v_picked.counted := v_first.counted;
+    v_picked.entry := v_first.entry;
   end if;
-  p_is_plain := places <> '{}';
-  if p_is_plain is distinct from true then
-    select p.places, p.score, p.counted into places, score, counted
-    from hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_without || v_first.blocked, coalesce(v_first.is_new, false),
-                             p_now, p_shard) p;
+  v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
+  if not v_picked.is_plain then
+    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_without || v_first.blocked,
+                                    coalesce(v_first.is_new, false), p_now, p_shard);
   elsif v_checked <> '{}' then
     perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
   end if;
+  return v_picked;
 end
 $$;
 
@@ -11382,6 +11566,13 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.start_in(p_from hwqueue.class_fronts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when (p_tier, p_rank) = (coalesce(p_from.tiers[p_index], p_from.tier), coalesce(p_from.ranks[p_index], p_from.rank))
+              then coalesce(p_from.positions[p_index], p_from.position) else 0 end
+$$;
+
 CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -11481,23 +11672,27 @@ CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[
     LANGUAGE plpgsql
     AS $$
 declare
-  v_from record;
+  v_front record;
+  v_from hwqueue.class_fronts;
   v_lane record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
   -- the first of the fronts: no queue has anything before it
-  select f.tier, f.rank, f.position into v_from
+  select f.tier, f.rank, f.position into v_front
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
   where f.tier is not null order by f.tier, f.rank, f.position limit 1;
-  while v_from.tier is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from.tier, v_from.rank, v_from.position,
-                                p_window, p_probe, p_now, p_shard);
+  if not found then
+    return;
+  end if;
+  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
+  loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, v_lane.front_classes, p_queue_ids, v_lane.tier, v_lane.rank,
-      case when (v_lane.tier, v_lane.rank) = (v_from.tier, v_from.rank) then v_from.position else 0 end, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, v_lane.starts, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -11506,7 +11701,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -11533,6 +11728,7 @@ begin
     places := (v_try.first).kept;
     score := v_try.score;
     counted := (v_try.first).counted;
+    entry := (v_try.first).entry;
     exit when (v_try.first).blocked = '{}';
     blocked := blocked || (v_try.first).blocked;
     is_new := is_new or (v_try.first).is_new;
@@ -11655,14 +11851,14 @@ begin
                                        v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
     if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
-      v_places := hwqueue.lock_heads(v_eligible.classes, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_heads(v_eligible.classes, p_queue_id, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_front_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_starts bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -11671,7 +11867,7 @@ declare
 begin
   v_places := array(
     select r.ctid
-    from unnest(p_positions, p_front_classes) with ordinality f(position, class_id, ordinal)
+    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
     cross join unnest(p_queue_ids) q(queue_id)
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
     where r.class_id = f.class_id
@@ -11682,11 +11878,11 @@ begin
       select r.ctid
       from (
         select h.place
-        from unnest(p_classes) k(class_id)
+        from unnest(p_classes, p_starts) k(class_id, start)
         cross join lateral (
           select x.ctid as place, x.position from hwqueue.ready x
           where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and x.position >= p_from and (x.deadline is null or x.deadline > p_now)
+            and x.position >= k.start and (x.deadline is null or x.deadline > p_now)
           order by x.position limit v_depth
         ) h
         order by h.position limit v_depth
@@ -12304,6 +12500,7 @@ begin
       if first.blocked <> '{}' then
         perform hwqueue.give_up();
       end if;
+      first.entry := hwqueue.delete_only(first.kept);
     exception when sqlstate 'HWX01' then
       null;
     end;
@@ -12331,6 +12528,7 @@ begin
       if v_first.blocked <> '{}' then
         perform hwqueue.give_up();
       end if;
+      v_first.entry := hwqueue.delete_only(v_first.kept);
     exception when sqlstate 'HWX01' then
       null;
     end;
@@ -13022,6 +13220,34 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_stuck boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_version bigint := p_marks.version + 1;
+begin
+  if p_new <= p_old and (not p_is_stuck or p_marks.stuck_until > v_version + 128) then
+    return;
+  end if;
+  delete from hwqueue.low_water w
+  where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id and w.version = p_marks.version;
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stuck_until, tiers, ranks, positions, moved)
+  select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
+         case when p_is_stuck then v_version + 256 else p_marks.stuck_until end,
+         array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
+         array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
+  from (
+    select m.* from (
+      select o.tier, o.rank, o.position, o.moved
+      from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions, p_marks.moved) o(tier, rank, position, moved)
+      where (o.tier, o.rank) <> (p_tier, p_rank) and (p_marks.class_id <> 0 or o.moved > v_version - 257)
+      union all
+      select p_tier, p_rank, greatest(p_old, p_new), v_version
+    ) m order by m.moved desc limit 16
+  ) k;
+end
+$$;
+
 CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -13476,20 +13702,6 @@ CREATE TABLE hwqueue.lease_transition (
     to_state text NOT NULL,
     cause text NOT NULL
 );
-
-CREATE TABLE hwqueue.low_water (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    version bigint NOT NULL,
-    tiers smallint[] DEFAULT '{}'::smallint[] NOT NULL,
-    ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    moved bigint[] DEFAULT '{}'::bigint[] NOT NULL
-)
-WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
-
-COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
 CREATE TABLE hwqueue.minute_stat (
     shard_id integer NOT NULL,
@@ -14683,7 +14895,13 @@ REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_t
 
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -14750,6 +14968,8 @@ REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.delete_only(p_places tid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15045,6 +15265,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leaves_out(p_profile_id bigint, p_queue_id integer, p_without bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -15077,7 +15299,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
@@ -15094,6 +15316,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -15127,7 +15351,7 @@ REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15157,7 +15381,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT front_classes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.class_fronts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT starts bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -15317,9 +15541,9 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, INOUT p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15603,6 +15827,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.start_in(p_from hwqueue.class_fronts, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -15625,13 +15851,13 @@ REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_front_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_from bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_starts bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 
@@ -15765,6 +15991,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_stuck boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

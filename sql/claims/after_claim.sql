@@ -17,7 +17,7 @@ begin
   elsif p_moves then
     perform hwqueue.move_horizon(p_drawn, p_shard);
     if p_entry.lease_id is not null then
-      perform hwqueue.move_low_water(p_entry.queue_id, 0, p_entry.tier, p_entry.rank, p_shard);
+      perform hwqueue.move_low_water(p_entry, p_shard);
     end if;
   end if;
 end

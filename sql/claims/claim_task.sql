@@ -23,15 +23,14 @@ declare
   v_node hwqueue.node;
   v_load hwqueue.node_load;
   v_room hwqueue.headroom;
-  v_is_plain boolean;
   v_at_mark boolean;
   v_left int;
   v_places tid[];
+  v_picked hwqueue.picked;
   v_entry hwqueue.ready;
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
-  v_counted jsonb;
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -47,13 +46,13 @@ begin
   if v_front.is_due is distinct from false then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
   end if;
-  v_is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
+  v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
   if v_state.is_counted then
     v_node := hwqueue.read_node(p_node, p_shard);
     v_load := hwqueue.read_load(p_node, p_shard);
     v_room := hwqueue.node_headroom(v_node, v_load);
   end if;
-  v_at_mark := v_is_plain and v_front.is_first and v_front.is_due = false
+  v_at_mark := v_picked.is_plain and v_front.is_first and v_front.is_due = false
     and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
     and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
   score := 0;
@@ -65,20 +64,26 @@ begin
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if v_at_mark is distinct from true or v_places = '{}' then
-      select p.p_is_plain, p.places, p.score, p.counted, false into v_is_plain, v_places, score, v_counted, v_at_mark
-      from hwqueue.pick_places(v_state, v_load, v_room, v_is_plain, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard) p;
+      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
+        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
+      v_at_mark := false;
+      v_places := v_picked.places;
+      score := v_picked.score;
       exit when v_places = '{}';
     end if;
     if cardinality(v_places) > 1 then
-      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1];
+      -- one of them, by chance: each class shall have its turn of marks
+      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1 + extract(microseconds from v_now)::int % cardinality(v_places)];
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
         from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
       v_left := v_left - cardinality(v_places);
       continue;
     end if;
-    delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    v_entry := v_picked.entry;
+    if v_entry.lease_id is null then
+      delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    end if;
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
@@ -102,7 +107,7 @@ begin
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                claimed_at, expires_at, check_at, assignment, counted)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_counted);
+            v_now, expires_at, expires_at, assignment, v_picked.counted);
     return next;
   end loop;
   if v_changed then

@@ -51,49 +51,46 @@ begin
 end
 $$;
 
--- Moves the mark of one tier and rank to the first entry that lives there, but not past the horizon. p_class_id 0: in the order of
--- the whole queue. Keeps 16 marks an order; the oldest go, and so do those that 256 calls did not move.
--- Locks: the newest row of the queue's marks, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.move_low_water(p_queue_id int, p_class_id bigint, p_tier smallint, p_rank bigint, p_shard int)
-returns void
+-- Moves the mark of a claimed entry's tier and rank to the first entry that lives there, but not past the horizon. Where the front of the
+-- queue stands still, far behind what is claimed, also that of its class (class_fronts), and notes it in the queue's row; not of a class that stands
+-- for one lease, which may get an entry from another (give_target).
+-- Locks: the newest row of the queue's marks, skip locked: who has it may write those of its classes, too. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.move_low_water(p_entry hwqueue.ready, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_marks hwqueue.low_water;
+  v_front record;
+  v_is_stuck boolean;
+  v_safe bigint;
   v_old bigint;
-  v_new bigint;
 begin
   select w.* into v_marks from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id
-  order by w.version desc limit 1 for update skip locked;
-  if not found then
+  where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = 0 order by w.version desc limit 1 for update skip locked;
+  -- before the looks at the entries: what the horizon speaks for has ended, so they see it
+  v_safe := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard order by h.version desc limit 1);
+  if v_marks.version is null or v_safe is null then
     return;
   end if;
-  select coalesce(max(m.position), 0) into v_old
-  from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions) m(tier, rank, position) where m.tier = p_tier and m.rank = p_rank;
-  -- in this order: what the horizon speaks for has ended, so the look at the entries sees it
-  v_new := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard order by h.version desc limit 1);
-  v_new := least(v_new, (
+  select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
+  v_is_stuck := coalesce((v_front.tier, v_front.rank) <> (p_entry.tier, p_entry.rank) or v_front.position < p_entry.position - 1000, false);
+  v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
+  perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position >= v_old
-    order by r.position limit 1));
-  if v_new is null or v_new <= v_old then
-    return;
+    where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
+    order by r.position limit 1)), v_is_stuck);
+  if v_is_stuck and exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id and c.target is null) then
+    select w.* into v_marks from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
+    if not found then
+      v_marks := (p_shard, p_entry.queue_id, p_entry.class_id, 0, '{}', '{}', '{}', '{}', 0);
+    end if;
+    v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
+    perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
+      select r.position from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_entry.class_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
+      order by r.position limit 1)), false);
   end if;
-  delete from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = p_class_id and w.version = v_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
-  select p_shard, p_queue_id, p_class_id, v_marks.version + 1,
-         array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
-         array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
-  from (
-    select m.* from (
-      select o.tier, o.rank, o.position, o.moved
-      from unnest(v_marks.tiers, v_marks.ranks, v_marks.positions, v_marks.moved) o(tier, rank, position, moved)
-      where (o.tier, o.rank) <> (p_tier, p_rank) and o.moved > v_marks.version - 256
-      union all
-      select p_tier, p_rank, v_new, v_marks.version + 1
-    ) m order by m.moved desc limit 16
-  ) k;
 end
 $$;

@@ -3,32 +3,33 @@
 -- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of them; with more classes
 -- than that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the
 -- best tier and rank there is, and only a class with a better score could come first.
--- p_from_*: before this place nothing lives in any of the queues, so scans start there: what has been claimed stays in the
--- indexes for as long as an old snapshot is held.
--- positions: of the lane's entries at the front, where it looked there and found the lane; front_classes: theirs.
+-- p_from: where scans start, since nothing lives before: what has been claimed stays in the indexes for as long as an old snapshot is
+-- held. While the front stands still it compares the heads of up to p_probe classes rather than to walk what was claimed behind it.
+-- classes, starts: of the lane, and where each begins in it. positions, seen_classes: of entries that it saw there, oldest first; is_head: that is
+-- the oldest of the lane alone, others were not looked at.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[],
-  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
-  p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out score double precision, out classes bigint[], out positions bigint[], out front_classes bigint[])
+  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.class_fronts,
+  p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out classes bigint[],
+  out starts bigint[], out positions bigint[], out seen_classes bigint[], out is_head boolean)
 language plpgsql stable
 as $$
 declare
   v_front record;
   v_head record;
 begin
-  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from_tier, p_from_rank, p_from_position, p_window, p_now, p_shard);
+  if p_after_tier is null and cardinality(p_classes) > (case when p_from.tiers is null then least(16, p_probe) else p_probe end) then
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from.tier, p_from.rank, p_from.position, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
     score := v_front.score;
     positions := v_front.positions;
-    front_classes := v_front.classes;
+    seen_classes := v_front.classes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-                   and r.position >= case when (next_lane.tier, next_lane.rank) = (p_from_tier, p_from_rank) then p_from_position else 0 end
+                   and r.position >= hwqueue.start_in(p_from, i, next_lane.tier, next_lane.rank)
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
         positions := null;
@@ -37,30 +38,47 @@ begin
   end if;
   if tier is null or cardinality(p_queue_ids) > 1 then
     -- no front, or those of several queues: a head behind one of them may come before another
-    select h.tier, h.rank, k.score into v_head
-    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+    select h.tier, h.rank, h.position, k.class_id, k.score into v_head
+    from (
+      select c.class_id, c.score, coalesce(c.tier, p_from.tier) as tier, coalesce(c.rank, p_from.rank) as rank,
+             coalesce(c.position, p_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers[1 : p_probe], p_from.ranks[1 : p_probe],
+                  p_from.positions[1 : p_probe]) c(class_id, score, tier, rank, position)) k
+    cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
-      select r.tier, r.rank from hwqueue.ready r
+      select r.tier, r.rank, r.position from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank, r.position) >= (coalesce(p_after_tier, p_from_tier),
-          coalesce(p_after_rank + (k.score >= p_after_score)::int, p_from_rank),
-          case when p_after_tier is null or (p_after_tier, p_after_rank) = (p_from_tier, p_from_rank) and k.score < p_after_score
-               then p_from_position else 0 end)
+        and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
+          case when a.is_after then k.after_rank else k.rank end, case when a.is_after then 0 else k.position end)
       order by r.tier, r.rank, r.position limit 1
     ) h
-    order by h.tier, h.rank, k.score desc limit 1;
+    order by h.tier, h.rank, k.score desc, h.position limit 1;
     if tier is null or (v_head.tier, v_head.rank, -v_head.score) <= (tier, rank, -score) then
       tier := v_head.tier;
       rank := v_head.rank;
       score := v_head.score;
-      positions := null;
+      positions := array[v_head.position];
+      seen_classes := array[v_head.class_id];
+      is_head := true;
     end if;
   end if;
   if tier is not null then
-    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
-                     where k.score = next_lane.score);
+    select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
+           coalesce(array_agg(hwqueue.start_in(p_from, k.ordinality::int, next_lane.tier, next_lane.rank) order by k.ordinality), '{}')
+    into classes, starts
+    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) with ordinality k(class_id, score, ordinality)
+    where k.score = next_lane.score;
   end if;
 end
+$$;
+
+-- The position from which a class, by its place in the list, is to be scanned in a tier and rank.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.start_in(p_from hwqueue.class_fronts, p_index int, p_tier smallint, p_rank bigint) returns bigint
+language sql immutable
+as $$
+  select case when (p_tier, p_rank) = (coalesce(p_from.tiers[p_index], p_from.tier), coalesce(p_from.ranks[p_index], p_from.rank))
+              then coalesce(p_from.positions[p_index], p_from.position) else 0 end
 $$;
 
 -- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there.

@@ -1,13 +1,15 @@
 -- Locks the best ready entries that a node may run now, up to p_limit of them that score alike (one, where something is counted: what
--- fits changes with each), and gives their places, best first; no places: there are none. p_without: classes known to be blocked;
--- p_is_new: one of them for a term that has to be published first.
+-- fits changes with each), and gives their places, best first; no places: there are none. entry: the only one, if it is deleted already.
+-- p_without: classes known to be blocked; p_is_new: one of them for a term that has to be published first.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
 -- Locks: the profile row, skip locked; the entries, skip locked; as enter_terms and publish_terms. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_without bigint[],
-  p_is_new boolean, p_now timestamptz, p_shard int, out places tid[], out score double precision, out counted jsonb)
+  p_is_new boolean, p_now timestamptz, p_shard int)
+returns hwqueue.picked
 language plpgsql volatile
 as $$
 declare
+  v_picked hwqueue.picked;
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
   v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
@@ -20,9 +22,10 @@ declare
   v_is_new boolean := p_is_new;
   v_published int;
 begin
-  places := '{}';
+  v_picked.places := '{}';
+  v_picked.is_plain := false;
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
-    return;
+    return v_picked;
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
@@ -37,27 +40,29 @@ begin
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
-      places := v_taken.places;
-      score := v_taken.score;
+      v_picked.places := v_taken.places;
+      v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
       v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, v_asks, p_queue_ids,
                                       v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
-      places := v_taken.places;
-      score := v_taken.score;
-      counted := v_taken.counted;
+      v_picked.places := v_taken.places;
+      v_picked.score := v_taken.score;
+      v_picked.counted := v_taken.counted;
+      v_picked.entry := v_taken.entry;
       v_without := v_without || v_taken.blocked;
       v_asks := true;
       v_is_new := v_is_new or v_taken.is_new;
     end if;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      v_published := (hwqueue.publish_terms(2, case when places = '{}' then false end, p_now, p_shard)).published;
+      v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
-    exit when places <> '{}' or not (v_judged.more or v_published > 0);
+    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0);
   end loop;
   perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
+  return v_picked;
 end
 $$;
 
@@ -68,23 +73,27 @@ create or replace function hwqueue.take_best(p_classes bigint[], p_scores double
 language plpgsql volatile
 as $$
 declare
-  v_from record;
+  v_front record;
+  v_from hwqueue.class_fronts;
   v_lane record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
   -- the first of the fronts: no queue has anything before it
-  select f.tier, f.rank, f.position into v_from
+  select f.tier, f.rank, f.position into v_front
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
   where f.tier is not null order by f.tier, f.rank, f.position limit 1;
-  while v_from.tier is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from.tier, v_from.rank, v_from.position,
-                                p_window, p_probe, p_now, p_shard);
+  if not found then
+    return;
+  end if;
+  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
+  loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.positions, v_lane.front_classes, p_queue_ids, v_lane.tier, v_lane.rank,
-      case when (v_lane.tier, v_lane.rank) = (v_from.tier, v_from.rank) then v_from.position else 0 end, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, v_lane.starts, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

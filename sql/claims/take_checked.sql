@@ -7,7 +7,7 @@
 -- Locks: as try_best. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[],
   p_asks boolean, p_queue_ids int[], p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out places tid[], out score double precision, out counted jsonb, out blocked bigint[], out is_new boolean)
+  out places tid[], out score double precision, out counted jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -34,6 +34,7 @@ begin
     places := (v_try.first).kept;
     score := v_try.score;
     counted := (v_try.first).counted;
+    entry := (v_try.first).entry;
     exit when (v_try.first).blocked = '{}';
     blocked := blocked || (v_try.first).blocked;
     is_new := is_new or (v_try.first).is_new;
@@ -59,6 +60,7 @@ begin
       if first.blocked <> '{}' then
         perform hwqueue.give_up();
       end if;
+      first.entry := hwqueue.delete_only(first.kept);
     exception when sqlstate 'HWX01' then
       null;
     end;
@@ -90,6 +92,7 @@ begin
       if v_first.blocked <> '{}' then
         perform hwqueue.give_up();
       end if;
+      v_first.entry := hwqueue.delete_only(v_first.kept);
     exception when sqlstate 'HWX01' then
       null;
     end;
@@ -99,17 +102,5 @@ begin
     exit when v_first.is_open is not true;
   end loop;
   return v_first;
-end
-$$;
-
--- The classes of a queue that must be checked, as far as a profile's nodes without GPUs may run them: up to 201.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.checked_at_front(p_profile_id bigint, p_queue_id int, p_shard int) returns bigint[]
-language plpgsql volatile
-as $$
-begin
-  return array(
-    select unnest(s.checked) from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id);
 end
 $$;

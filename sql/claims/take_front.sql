@@ -69,7 +69,7 @@ begin
                                        v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
     end if;
     if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
-      v_places := hwqueue.lock_heads(v_eligible.classes, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
+      v_places := hwqueue.lock_heads(v_eligible.classes, p_queue_id, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
     end if;
   end if;
   return v_places;

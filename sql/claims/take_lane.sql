@@ -1,9 +1,9 @@
--- Locks the oldest entries of a lane from a position on, up to p_limit of them, and gives their places: those at the front (p_positions, p_front_classes) if they
--- can be had, else by class, looking further back while all that it saw is held by others. An entry may have got another class since it was seen
+-- Locks the oldest entries of a lane, up to p_limit of them, and gives their places: those that were seen (p_positions, p_seen_classes) if they
+-- can be had, else by class (each from its place in p_starts on), looking further back while all that it saw is held by others. An entry may have got another class since it was seen
 -- there (give_target): by class again, under the lock.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_front_classes bigint[], p_queue_ids int[], p_tier smallint,
-                                             p_rank bigint, p_from bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.take_lane(p_classes bigint[], p_starts bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids int[],
+                                             p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -12,7 +12,7 @@ declare
 begin
   v_places := array(
     select r.ctid
-    from unnest(p_positions, p_front_classes) with ordinality f(position, class_id, ordinal)
+    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
     cross join unnest(p_queue_ids) q(queue_id)
     join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
     where r.class_id = f.class_id
@@ -23,11 +23,11 @@ begin
       select r.ctid
       from (
         select h.place
-        from unnest(p_classes) k(class_id)
+        from unnest(p_classes, p_starts) k(class_id, start)
         cross join lateral (
           select x.ctid as place, x.position from hwqueue.ready x
           where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and x.position >= p_from and (x.deadline is null or x.deadline > p_now)
+            and x.position >= k.start and (x.deadline is null or x.deadline > p_now)
           order by x.position limit v_depth
         ) h
         order by h.position limit v_depth

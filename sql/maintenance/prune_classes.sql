@@ -53,6 +53,8 @@ begin
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
+    delete from hwqueue.low_water w using hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = v_class_id and w.shard_id = p_shard and w.queue_id = c.queue_id and w.class_id = v_class_id;
     delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;

@@ -16,7 +16,7 @@ _MARKS = """
   from hwqueue.low_water w
   join hwqueue.queue q using (shard_id, queue_id)
   cross join unnest(w.ranks, w.positions) m(rank, position)
-  where q.name = %s
+  where q.name = %s and w.class_id = 0
 """
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
 

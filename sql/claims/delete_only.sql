@@ -1,0 +1,15 @@
+-- Deletes an entry, if it is the only one, in the try that locked it: what one transaction locks and another deletes, if only its parent, is told by
+-- a multixact, whose index entries Postgres does not mark as dead before the next vacuum.
+-- Locks: it is held by the caller. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.delete_only(p_places tid[]) returns hwqueue.ready
+language plpgsql volatile
+as $$
+declare
+  v_entry hwqueue.ready;
+begin
+  if cardinality(p_places) = 1 then
+    delete from hwqueue.ready r where r.ctid = p_places[1] returning r.* into v_entry;
+  end if;
+  return v_entry;
+end
+$$;
