@@ -47,9 +47,11 @@ def pages(api: Api, node: Node, queue: str) -> int:
 
 
 NEEDS = {"placement": {"resources": {"cpu_milli": 1}}}
+NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
 CAPACITIES: list[dict[str, int]] = [{}, {"cpu_milli": 10**9}]
 
 
+@pytest.mark.parametrize("stands", [False, True], ids=["front moves", "front stands"])
 @pytest.mark.parametrize("way", [claim_and_complete, settle_and_claim])
 @pytest.mark.parametrize("capacity", CAPACITIES, ids=["not counted", "counted"])
 def test_an_old_snapshot_costs_claims_nothing(
@@ -57,8 +59,12 @@ def test_an_old_snapshot_costs_claims_nothing(
     dsn: str,
     way: Callable[[Api, Node, str, list[Row]], list[Row]],
     capacity: dict[str, int],
+    stands: bool,
 ) -> None:
+    """Nor does a lease at the front that no node may run, so that the queue's mark stays there."""
     queue, node = api.queue(), api.node(capacity=capacity)
+    if stands:
+        api.spawn(queue, **NOWHERE)
     batch = [{"task": TASK, "options": NEEDS}] * BATCH
     api.conn.execute("select setseed(0)")  # marks move by chance: let it be the same every time
     with psycopg.connect(dsn) as reader:

@@ -12,6 +12,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.oracle.order import Entry, acceptable
+from tests.races.marks import FAR
 from tests.sql.api import Api, Node, Row
 
 PASSED = "2020-01-01T00:00:00Z"
@@ -99,11 +100,16 @@ policies = st.fixed_dictionaries(
 
 @dataclass(frozen=True)
 class Asking:
-    """What the node claims, every time."""
+    """What the node claims, every time.
+
+    far: The first leases stand far before the rest, so that the front stands still if the node may
+        not run them.
+    """
 
     tasks: list[str] | None
     queues: list[int]
     qty: int
+    far: bool
 
 
 askings = st.builds(
@@ -111,6 +117,7 @@ askings = st.builds(
     tasks=st.sampled_from([None, None, None, ["one"], ["two", "three"]]),
     queues=st.sampled_from([[0], [1], [0, 1]]),
     qty=st.integers(1, 5),
+    far=st.booleans(),
 )
 
 
@@ -124,7 +131,7 @@ def test_the_documented_order(
 ) -> None:
     """Lease by lease; and a batch is what as many single claims give."""
     api = Api(conn)
-    with line(api, asked, spec, policy) as shown:
+    with line(api, asked, spec, policy, asking.far) as shown:
         named = [shown.queues[number] for number in asking.queues]
         tasks, qty = asking.tasks, asking.qty
         window, probe = policy.get("window", 100), policy.get("probe", 1000)
@@ -194,14 +201,16 @@ class Line:
 
 
 @contextmanager
-def line(api: Api, asked: list[Ask], spec: Row, policy: Row) -> Iterator[Line]:
+def line(api: Api, asked: list[Ask], spec: Row, policy: Row, far: bool) -> Iterator[Line]:
     """Spawn an example's leases and register its node; take both away at the end."""
     queues = [api.queue(**policy) for _ in range(2)]
     node = api.node(labels={"zone": ZONE}, **spec)
     spawned = []
     for queue, group in groupby(asked, key=lambda ask: ask.queue):
         batch = [{"task": ask.task, "options": ask.options()} for ask in group]
-        spawned += api.rows("spawn_leases", queue=queues[queue], leases=batch)
+        for part in (batch[:1], batch[1:]) if far else (batch,):
+            spawned += api.rows("spawn_leases", queue=queues[queue], leases=part)
+            api.conn.execute(FAR)
     try:
         yield Line(queues, node, asked, [row["lease_id"] for row in spawned])
     finally:

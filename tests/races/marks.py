@@ -16,20 +16,46 @@ _MARKS = """
   from hwqueue.low_water w
   join hwqueue.queue q using (shard_id, queue_id)
   cross join unnest(w.ranks, w.positions) m(rank, position)
-  where q.name = %s and w.class_id = 0
+  where q.name = %s and w.class_id = %s
 """
+_FRONT = """
+  select r.lease_id from hwqueue.ready r join hwqueue.queue q using (shard_id, queue_id)
+  where q.name = %s order by r.tier, r.rank, r.position limit 1
+"""
+_CLASS = "select class_id from hwqueue.lease where lease_id = %s"
+# Further than a front may be behind what is claimed and still be said to move.
+FAR = "select nextval('hwqueue.ready_position_seq') from generate_series(1, 1001)"
+NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
 
 
 class Line:
-    """A queue and a node that works it off, over one autocommit connection."""
+    """A queue and a node that works it off, over one autocommit connection.
 
-    def __init__(self, conn: psycopg.Connection[Any], queue: str = QUEUE, **node: Any) -> None:
+    One whose front stands still begins with a lease that nobody may run: its marks are those of
+    the class of plain leases.
+    """
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        queue: str = QUEUE,
+        *,
+        stands: bool = False,
+        **node: Any,
+    ) -> None:
         self.conn = conn
         self.queue = queue
         self.direct = Direct(conn)
         self.direct.create_queue(queue, {"retry": {"kind": "fixed", "base": 0}})
         self.node = register(conn, **node)
+        self._class_id = 0
+        if stands:
+            self.spawn(**NOWHERE)
+            conn.execute(FAR)
+            plain = self.spawn()
+            self._class_id = self.class_of(plain)
+            assert self.take(1) == [plain]
 
     def spawn(self, **options: Any) -> UUID:
         """A new lease; its id."""
@@ -47,12 +73,22 @@ class Line:
         claims = [self.direct.claim(self.queue, *self.node) for _ in range(count)]
         return [row["lease_id"] for rows in claims for row in rows]
 
-    def work(self, cycles: int = 1, **options: Any) -> None:
-        """Spawn, claim, complete, so many times."""
+    def work(self, cycles: int = 1, **options: Any) -> UUID:
+        """Spawn, claim, complete, so many times; the last lease that was claimed."""
         for _ in range(cycles):
             self.spawn(**options)
             claim = self.claim()
             self.direct.complete(claim["lease_id"], claim["claim_token"])
+        lease = claim["lease_id"]
+        assert isinstance(lease, UUID)
+        return lease
+
+    def front(self) -> UUID:
+        """The first lease of the queue, whoever may run it."""
+        row = self.conn.execute(_FRONT, [self.queue]).fetchone()
+        assert row is not None
+        assert isinstance(row[0], UUID)
+        return row[0]
 
     def work_past(self, position: int, **options: Any) -> None:
         """Work until the mark of that priority is past a position."""
@@ -70,7 +106,17 @@ class Line:
 
     def marks(self) -> Mapping[int, int]:
         """The mark of each rank; there is one tier."""
-        return dict(self.conn.execute(_MARKS, [self.queue]).fetchall())
+        return self.marks_of(self._class_id)
+
+    def marks_of(self, class_id: int) -> Mapping[int, int]:
+        """The marks of a class; 0: of the queue."""
+        return dict(self.conn.execute(_MARKS, [self.queue, class_id]).fetchall())
+
+    def class_of(self, lease: UUID) -> int:
+        """The class of a lease."""
+        row = self.conn.execute(_CLASS, [lease]).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def last_position(self) -> int:
         """The last position that anyone has drawn."""

@@ -1,7 +1,8 @@
 """Low-water marks never pass an entry that lives or may still come; sql/claims/low_water.sql.
 
 An entry below its mark is not at the front: claims would take younger ones first. So every test
-leaves younger ones behind the entry that it looks for.
+leaves younger ones behind the entry that it looks for. The marks are those of a queue, and, behind
+a front that stands still, those of a class: test_class_marks has more of them.
 """
 
 from collections.abc import Callable
@@ -66,6 +67,10 @@ SPAWNS = [
 ]
 
 
+STANDS = pytest.mark.parametrize("stands", [False, True], ids=["front moves", "front stands"])
+
+
+@STANDS
 @pytest.mark.parametrize("spawn", SPAWNS)
 @pytest.mark.parametrize("capacity", [{}, {"cpu_milli": 4000}], ids=["plain", "counted"])
 def test_an_open_spawn_is_found_once_it_commits(
@@ -73,9 +78,10 @@ def test_an_open_spawn_is_found_once_it_commits(
     dsn: str,
     spawn: Callable[[Actor, Line], list[UUID]],
     capacity: dict[str, int],
+    stands: bool,
 ) -> None:
     """Others spawn, claim and move marks meanwhile; it then comes before all that is younger."""
-    line = Line(conn, capacity=capacity)
+    line = Line(conn, stands=stands, capacity=capacity)
     line.settle_in()
     with interleave(dsn, SHORT) as actor:
         idle = actor()
@@ -91,10 +97,13 @@ def test_an_open_spawn_is_found_once_it_commits(
     assert line.marks()[0] > first
 
 
+@STANDS
 @pytest.mark.parametrize("first_commits_first", [True, False])
-def test_two_open_spawns(conn: psycopg.Connection, dsn: str, first_commits_first: bool) -> None:
+def test_two_open_spawns(
+    conn: psycopg.Connection, dsn: str, first_commits_first: bool, stands: bool
+) -> None:
     """Each is found when it commits, in whatever order they do."""
-    line = Line(conn)
+    line = Line(conn, stands=stands)
     line.settle_in()
     with interleave(dsn, SHORT) as actor:
         sides = [actor(), actor()]
@@ -123,12 +132,13 @@ def test_a_spawn_undone_holds_back_no_mark(conn: psycopg.Connection, dsn: str) -
     line.work_past(at)
 
 
+@STANDS
 @pytest.mark.parametrize("whole", [True, False], ids=["transaction", "savepoint"])
 def test_claims_undone_leave_their_entries_claimable(
-    conn: psycopg.Connection, dsn: str, whole: bool
+    conn: psycopg.Connection, dsn: str, whole: bool, stands: bool
 ) -> None:
     """The marks that they moved went with them."""
-    line = Line(conn)
+    line = Line(conn, stands=stands)
     line.settle_in()
     leases = [line.spawn() for _ in range(8)]
     assert line.take(1) == leases[:1]  # all eight are drawn: the next claim may pass them
@@ -152,9 +162,12 @@ def test_claims_undone_leave_their_entries_claimable(
             assert line.take(8) == leases[1:]
 
 
-def test_what_an_open_claim_holds_is_not_passed(conn: psycopg.Connection, dsn: str) -> None:
+@STANDS
+def test_what_an_open_claim_holds_is_not_passed(
+    conn: psycopg.Connection, dsn: str, stands: bool
+) -> None:
     """Another node's claims move the marks, not past what may be undone."""
-    line = Line(conn)
+    line = Line(conn, stands=stands)
     line.settle_in()
     other = Line(conn, "elsewhere", name="other").node
     with interleave(dsn, SHORT) as actor:

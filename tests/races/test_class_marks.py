@@ -1,0 +1,154 @@
+"""Marks of classes, behind a front that stands still; sql/claims/class_fronts.sql.
+
+That no uncommitted spawn falls under one: test_low_water.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import product
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.races.cluster import SHORT
+from tests.races.interleave import interleave
+from tests.races.marks import FAR, NOWHERE, Line, position
+from tests.sql.api import outlive
+
+_LOOKS_FOR_THEM = """
+  select bool_or(version < stuck_until) from hwqueue.low_water where class_id = 0
+"""
+RED: dict[str, object] = {"labels": {"colour": "red"}}
+
+
+def looks_for_them(conn: psycopg.Connection) -> bool:
+    """Whether claims look for marks of classes."""
+    row = conn.execute(_LOOKS_FOR_THEM).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+def by_turns(line: Line, kinds: Sequence[dict[str, object]], rounds: int) -> list[UUID]:
+    """Leases of all kinds in turn."""
+    return [line.spawn(**kind) for _ in range(rounds) for kind in kinds]
+
+
+def test_a_front_that_moves_needs_none(conn: psycopg.Connection) -> None:
+    line = Line(conn)
+    line.work(5)
+    plain = line.class_of(line.work())
+    line.settle_in()
+    assert not looks_for_them(conn)
+    assert line.marks_of(plain) == {}
+
+
+@pytest.mark.parametrize("priority", [0, 5], ids=["same rank", "another rank"])
+def test_a_front_that_stands(conn: psycopg.Connection, priority: int) -> None:
+    """By position, or since it has a better rank than what is claimed for long."""
+    line = Line(conn)
+    stands = line.spawn(priority=priority, **NOWHERE)
+    if priority == 0:
+        conn.execute(FAR)
+    plain = line.class_of(line.work())
+    line.work(4)
+    assert looks_for_them(conn)
+    assert line.marks_of(plain)[0] > position(conn, stands)
+
+
+def test_several_classes_and_ranks(conn: psycopg.Connection) -> None:
+    """Each class has a mark for each rank that was claimed; the order stays what it is."""
+    line = Line(conn, stands=True)
+    ranks = (3, 1, 0)
+    kinds = [{"priority": priority, **kind} for kind, priority in product(({}, RED), ranks)]
+    for _ in range(2):
+        leases = by_turns(line, kinds, 6)
+        asked = [kinds[n % len(kinds)] for n in range(len(leases))]
+        in_order = sorted(range(len(leases)), key=lambda n: (-int(str(asked[n]["priority"])), n))
+        assert line.take(len(leases) + 1) == [leases[n] for n in in_order]
+    red = line.class_of(leases[3])
+    assert set(line.marks_of(red)) == {-3, -1, 0}
+
+
+@pytest.mark.parametrize("ahead", [5, 2, 0])
+def test_what_comes_before_the_marks(conn: psycopg.Connection, ahead: int) -> None:
+    """A new lease of a better rank than any mark, of one between two, and of the last one's."""
+    line = Line(conn, stands=True)
+    by_turns(line, [{"priority": 3}, {}], 6)
+    line.take(12)
+    line.settle_in(3, 0)
+    late = line.spawn()
+    first = line.spawn(priority=ahead)
+    expected = [late, first] if ahead == 0 else [first, late]
+    assert line.take(3) == expected
+
+
+def test_a_retry_comes_back_behind_its_mark(conn: psycopg.Connection) -> None:
+    line = Line(conn, stands=True)
+    line.spawn()
+    claim = line.claim()
+    line.settle_in()
+    assert line.direct.fail(claim["lease_id"], claim["claim_token"]) == "pending"
+    younger = line.spawn()
+    assert line.take(3) == [claim["lease_id"], younger]
+
+
+def test_a_lease_with_a_class_of_its_own(conn: psycopg.Connection) -> None:
+    """It may get an entry in its old place (give_target), so its class has no marks."""
+    line = Line(conn, stands=True)
+    named = line.spawn()
+    away = {"placement": {"require": [{"lease": str(named), "domain": "rack", "away": True}]}}
+    conn.execute(FAR)
+    line.spawn(**away)
+    line.direct.settle_terms()
+    own = line.class_of(named)
+    assert own != line.class_of(line.spawn())
+    assert line.claim()["lease_id"] == named
+    line.work(6)
+    assert line.marks_of(own) == {}
+
+
+def test_two_sessions_write_the_first_mark(conn: psycopg.Connection, dsn: str) -> None:
+    """One has the queue's marks; the other goes without, and waits for nobody."""
+    line = Line(conn, stands=True)
+    other = Line(conn, "elsewhere", name="other").node
+    line.settle_in()
+    leases = by_turns(line, [RED], 6)
+    red = line.class_of(leases[0])
+    with interleave(dsn, SHORT) as actor:
+        idle = actor()
+        idle.begin()
+        [held] = idle.direct.claim(line.queue, *other)
+        assert line.take(2) == leases[1:3]
+        assert line.marks_of(red) == {}
+        idle.rollback()
+    assert held["lease_id"] == leases[0]
+    assert line.take(6) == [leases[0], *leases[3:]]
+
+
+def test_the_front_moves_again(conn: psycopg.Connection) -> None:
+    """After some hundred claims nobody looks for marks of classes; old ones hide nothing."""
+    line = Line(conn, stands=True)
+    line.settle_in()
+    assert line.direct.cancel(line.front()) == "cancelled"
+    line.work(300)
+    assert not looks_for_them(conn)
+    stands = line.spawn(**NOWHERE)
+    conn.execute(FAR)
+    leases = by_turns(line, [{}, RED], 4)
+    assert line.take(9) == leases
+    assert looks_for_them(conn)
+    assert line.front() == stands
+
+
+def test_a_class_takes_its_marks_along(conn: psycopg.Connection, clock: Clock) -> None:
+    """When prune deletes it."""
+    line = Line(conn, stands=True)
+    red = line.class_of(line.work(3, **RED))
+    assert line.marks_of(red)
+    clock.advance(timedelta(days=365))
+    for _ in range(6):
+        conn.execute("select hwqueue.prune()")
+        outlive(conn)
+    assert line.marks_of(red) == {}
