@@ -861,45 +861,41 @@ CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node,
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_none_leaves boolean := not exists (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
-    and not exists (
-      select 1 from hwqueue.claim c
-      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
+  v_blocked bigint[];
 begin
-  return array(
+  v_blocked := array(
     select unnest(r.classes)
     from (  -- many classes may have a term in common: it is asked about once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
       from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes)
       group by c.term_id, c.use, c.most, c.is_self) r
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id and t.published_at is not null
+    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
       select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
       where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
-    where p.place is not null and case r.use
+    where t.published_at is not null and p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
-        and (v_none_leaves or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
+        and ((select hwqueue.none_leaves(p_now, p_shard)) or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
         jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
         t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or case when v_none_leaves then hwqueue.read_total(r.term_id, p_shard)
+      when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
-      end
-    union
+      end);
+  v_blocked := v_blocked || array(
     select unnest(m.classes)
     from (
       select c.term_id, array_agg(c.class_id) as classes
       from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
-    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0
-    union
-    select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
+    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0);
+  v_blocked := v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
+  return case when cardinality(v_blocked) > 1 then array(select distinct unnest(v_blocked)) else v_blocked end;
 end
 $$;
 
@@ -6454,7 +6450,8 @@ begin
     return;
   end if;
   select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
-  v_is_stuck := coalesce((v_front.tier, v_front.rank) <> (p_entry.tier, p_entry.rank) or v_front.position < p_entry.position - 1000, false);
+  v_is_stuck := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
+    or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
   perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
@@ -6747,8 +6744,8 @@ begin
     from (
       select c.class_id, c.score, coalesce(c.tier, p_from.tier) as tier, coalesce(c.rank, p_from.rank) as rank,
              coalesce(c.position, p_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers[1 : p_probe], p_from.ranks[1 : p_probe],
-                  p_from.positions[1 : p_probe]) c(class_id, score, tier, rank, position)) k
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers, p_from.ranks, p_from.positions)
+           c(class_id, score, tier, rank, position)) k
     cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
@@ -6758,7 +6755,8 @@ begin
       order by r.tier, r.rank, r.position limit 1
     ) h
     order by h.tier, h.rank, k.score desc, h.position limit 1;
-    if tier is null or (v_head.tier, v_head.rank, -v_head.score) <= (tier, rank, -score) then
+    if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.position)
+                       <= (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
       tier := v_head.tier;
       rank := v_head.rank;
       score := v_head.score;
@@ -7047,6 +7045,18 @@ CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(
          hwqueue.core_use_of_claims(p_node)
   from hwqueue.claim c
   where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
+$$;
+
+CREATE FUNCTION hwqueue.none_leaves(p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return not exists (
+      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
+    and not exists (
+      select 1 from hwqueue.claim c
+      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
+end
 $$;
 
 CREATE FUNCTION hwqueue.normal_set(p_array jsonb) RETURNS jsonb
@@ -8750,6 +8760,10 @@ begin
     end if;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
+      if v_picked.places <> '{}' and v_picked.entry is null then  -- one, and out of the way: the step may move an entry (give_target)
+        v_picked.places := v_picked.places[1 : 1];
+        v_picked.entry := hwqueue.delete_only(v_picked.places);
+      end if;
       v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
@@ -11569,8 +11583,10 @@ $$;
 CREATE FUNCTION hwqueue.start_in(p_from hwqueue.class_fronts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$
-  select case when (p_tier, p_rank) = (coalesce(p_from.tiers[p_index], p_from.tier), coalesce(p_from.ranks[p_index], p_from.rank))
-              then coalesce(p_from.positions[p_index], p_from.position) else 0 end
+  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
+              else 9223372036854775807 end
+  from (select coalesce(p_from.tiers[p_index], p_from.tier) as tier, coalesce(p_from.ranks[p_index], p_from.rank) as rank,
+               coalesce(p_from.positions[p_index], p_from.position) as position) f
 $$;
 
 CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
@@ -11687,7 +11703,7 @@ begin
   if not found then
     return;
   end if;
-  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
+  v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
@@ -15412,6 +15428,8 @@ GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after 
 GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.none_leaves(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
 

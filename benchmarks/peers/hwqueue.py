@@ -29,12 +29,14 @@ class Hwqueue(SqlPeer):
         nodes: The connections share so many, each claims for its own in turn; 0: one each.
         connections: That share them; a further one has a further node.
         cpu_milli: What each lease needs; 0: capacity is not counted.
+        stands: Whether the first lease of all is one that no node may run.
     """
 
     name: str = "hwqueue"
     nodes: int = 0
     connections: int = 1
     cpu_milli: int = 0
+    stands: bool = False
     best_batch = 1000
     routes_by = "affinity_tags"
 
@@ -46,6 +48,8 @@ class Hwqueue(SqlPeer):
         """Install the schema, make the queue."""
         upgrade(dsn)
         create_queue(dsn)
+        if self.stands:
+            fill.fill(_QUIET, dsn, [fill.kind(affinity_tags={"pool": "none of them"})], 1)
 
     def fill(self, dsn: str, count: int, kind: str = ANY) -> None:
         """Copies of one spawned lease; spawning a million takes minutes."""

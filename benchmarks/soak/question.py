@@ -53,12 +53,16 @@ def soak(
     counted_nodes: Annotated[
         int, typer.Option(help="hwqueue only: claim for so many nodes with counted CPUs", min=0)
     ] = 0,
+    stands: Annotated[
+        bool,
+        typer.Option("--stands", help="hwqueue only: the oldest lease is for no node"),
+    ] = False,
     snapshot: Annotated[bool, typer.Option(help="Hold one; without: the control")] = True,
     peer_sql: PeerSql = [],  # noqa: B006
 ) -> list[Answer]:
     """Rate, claim latency and sizes over minutes while another session holds a snapshot."""
     run = Run.of(ctx)
-    queue = _queue(peer, peer_sql, counted_nodes, connections)
+    queue = _of_hwqueue(sql_peer(peer, peer_sql), counted_nodes, connections, stands=stands)
     held = "snapshot held" if snapshot else "no snapshot"
     pace = Pace(rate, connections, seconds)
     with database(run.dsn) as dsn:
@@ -85,13 +89,15 @@ def soak(
     ]
 
 
-def _queue(name: str, sql_files: list[str], counted_nodes: int, connections: int) -> SqlPeer:
-    queue = sql_peer(name, sql_files)
-    if not counted_nodes:
+def _of_hwqueue(queue: SqlPeer, counted_nodes: int, connections: int, *, stands: bool) -> SqlPeer:
+    """A queue with what is asked of hwqueue alone."""
+    if not counted_nodes and not stands:
         return queue
     if not isinstance(queue, Hwqueue):
-        raise typer.BadParameter("--counted-nodes goes with hwqueue only")
-    return replace(queue, cpu_milli=1000, nodes=counted_nodes, connections=connections)
+        raise typer.BadParameter("--counted-nodes and --stands go with hwqueue only")
+    if counted_nodes:
+        queue = replace(queue, cpu_milli=1000, nodes=counted_nodes, connections=connections)
+    return replace(queue, stands=stands)
 
 
 @contextmanager

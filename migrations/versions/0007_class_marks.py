@@ -1,6 +1,6 @@
 """Low-water marks of classes.
 
-Why: behind a lease that nobody may run, claims walked all that was claimed since the oldest snapshot.
+Why: behind a lease that nobody may run, claims walked all that was claimed since a snapshot.
 Locks: low_water, briefly.
 Expected duration: milliseconds.
 """

@@ -73,7 +73,8 @@ begin
     return;
   end if;
   select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
-  v_is_stuck := coalesce((v_front.tier, v_front.rank) <> (p_entry.tier, p_entry.rank) or v_front.position < p_entry.position - 1000, false);
+  v_is_stuck := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
+    or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
   perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r

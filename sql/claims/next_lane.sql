@@ -42,8 +42,8 @@ begin
     from (
       select c.class_id, c.score, coalesce(c.tier, p_from.tier) as tier, coalesce(c.rank, p_from.rank) as rank,
              coalesce(c.position, p_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers[1 : p_probe], p_from.ranks[1 : p_probe],
-                  p_from.positions[1 : p_probe]) c(class_id, score, tier, rank, position)) k
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers, p_from.ranks, p_from.positions)
+           c(class_id, score, tier, rank, position)) k
     cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
@@ -53,7 +53,8 @@ begin
       order by r.tier, r.rank, r.position limit 1
     ) h
     order by h.tier, h.rank, k.score desc, h.position limit 1;
-    if tier is null or (v_head.tier, v_head.rank, -v_head.score) <= (tier, rank, -score) then
+    if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.position)
+                       <= (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
       tier := v_head.tier;
       rank := v_head.rank;
       score := v_head.score;
@@ -72,15 +73,16 @@ begin
 end
 $$;
 
--- The position from which a class, by its place in the list, is to be scanned in a tier and rank.
+-- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.start_in(p_from hwqueue.class_fronts, p_index int, p_tier smallint, p_rank bigint) returns bigint
 language sql immutable
 as $$
-  select case when (p_tier, p_rank) = (coalesce(p_from.tiers[p_index], p_from.tier), coalesce(p_from.ranks[p_index], p_from.rank))
-              then coalesce(p_from.positions[p_index], p_from.position) else 0 end
+  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
+              else 9223372036854775807 end
+  from (select coalesce(p_from.tiers[p_index], p_from.tier) as tier, coalesce(p_from.ranks[p_index], p_from.rank) as rank,
+               coalesce(p_from.positions[p_index], p_from.position) as position) f
 $$;
-
 -- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_from_tier smallint,

@@ -55,6 +55,10 @@ begin
     end if;
     v_published := 0;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
+      if v_picked.places <> '{}' and v_picked.entry is null then  -- one, and out of the way: the step may move an entry (give_target)
+        v_picked.places := v_picked.places[1 : 1];
+        v_picked.entry := hwqueue.delete_only(v_picked.places);
+      end if;
       v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
@@ -88,7 +92,7 @@ begin
   if not found then
     return;
   end if;
-  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
+  v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;

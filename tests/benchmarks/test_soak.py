@@ -27,6 +27,7 @@ TINY = ["--seconds", "1", "--rate", "40", "--connections", "2", "--backlog", "50
         ["--after", "1"],
         pytest.param(["--after", "0", "--no-snapshot"], marks=pytest.mark.slow),
         pytest.param(["--after", "0", "--counted-nodes", "3"], marks=pytest.mark.slow),
+        ["--after", "0", "--stands"],
         ["--after", "0", "--peer", "naive"],
     ],
 )
@@ -39,9 +40,10 @@ def test_a_soak_is_answered(run: Run, more: list[str]) -> None:
     assert any("job" in figure.case or "ready" in figure.case for figure in by_table.figures)
 
 
-def test_other_queues_have_no_counted_nodes(run: Run) -> None:
+@pytest.mark.parametrize("asked", [["--counted-nodes", "3"], ["--stands"]])
+def test_other_queues_have_neither(run: Run, asked: list[str]) -> None:
     with pytest.raises(typer.BadParameter, match="hwqueue only"):
-        ask(soak, run, "--peer", "naive", "--counted-nodes", "3")
+        ask(soak, run, "--peer", "naive", *asked)
 
 
 def test_the_pace_is_not_exceeded_and_nothing_is_left_behind(empty_dsn: str) -> None:

@@ -32,8 +32,8 @@ _POSITION = "select position from hwqueue.ready where lease_id = %s"
 class Line:
     """A queue and a node that works it off, over one autocommit connection.
 
-    One whose front stands still begins with a lease that nobody may run: its marks are those of
-    the class of plain leases.
+    One whose front stands still begins with a lease of a high priority that nobody may run: its
+    marks are those of the class of plain leases.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class Line:
         self.node = register(conn, **node)
         self._class_id = 0
         if stands:
-            self.spawn(**NOWHERE)
-            conn.execute(FAR)
+            self.spawn(priority=9, **NOWHERE)
             plain = self.spawn()
             self._class_id = self.class_of(plain)
             assert self.take(1) == [plain]

@@ -35,8 +35,12 @@ def by_turns(line: Line, kinds: Sequence[dict[str, object]], rounds: int) -> lis
     return [line.spawn(**kind) for _ in range(rounds) for kind in kinds]
 
 
-def test_a_front_that_moves_needs_none(conn: psycopg.Connection) -> None:
+@pytest.mark.parametrize("less", [[], [-5]], ids=["alone", "before others"])
+def test_a_front_that_moves_needs_none(conn: psycopg.Connection, less: list[int]) -> None:
+    """Nor does one that comes before leases of a lesser priority."""
     line = Line(conn)
+    for priority in less:
+        line.spawn(priority=priority)
     line.work(5)
     plain = line.class_of(line.work())
     line.settle_in()

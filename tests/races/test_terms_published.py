@@ -34,6 +34,11 @@ _OWN_CLASS = """
   join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
   where r.lease_id = %s
 """
+# As if the node's profile had seen all classes at once.
+_ALL_SEEN = """
+  update hwqueue.profile_queue p set classes_seen = s.classes_seen
+  from hwqueue.node_state s where s.node_id = %s and s.profile_id = p.profile_id
+"""
 
 # who is in flight, and who then asks to be away from it
 ASKING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -590,4 +595,47 @@ def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(
             assert conn.execute(_OWN_CLASS, [first]).fetchall() == [(True,)]
         assert ids(claimed.result(TIMEOUT)) == rest[1:2]
     publish(direct)
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("qty", [1, 3])
+@pytest.mark.parametrize("more", [{}, {"away": True}], ids=["with", "away"])
+def test_the_claim_that_learns_a_lease_is_named(
+    conn: psycopg.Connection, more: dict[str, Any], qty: int
+) -> None:
+    """It gives the lease a class of its own, and grants it in its turn."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    plain = [direct.spawn(QUEUE, {"lease_id": NAMED})["lease_id"]]
+    plain += [direct.spawn(QUEUE)["lease_id"] for _ in range(2)]
+    asks = {"placement": {"require": [{"lease": NAMED} | more]}, "priority": 5}
+    asking_lease = direct.spawn(QUEUE, asks)["lease_id"]
+    got = [found for _ in range(4) for found in ids(direct.claim(QUEUE, *node, qty=qty))]
+    assert [found for found in got if found != asking_lease] == plain
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("qty", [1, 3])
+def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
+    conn: psycopg.Connection, dsn: str, qty: int
+) -> None:
+    """The class was judged while another session held the shard, so the term came later."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    others = [direct.spawn(QUEUE)["lease_id"] for _ in range(3)]
+    rest = [direct.spawn(QUEUE, {"lease_id": NAMED})["lease_id"]]
+    rest += [direct.spawn(QUEUE)["lease_id"] for _ in range(3)]
+    direct.spawn(QUEUE, {"placement": {"require": [{"lease": NAMED}]}, "priority": 5})
+    with interleave(dsn) as actor:
+        idle = actor()
+        for found in others:
+            idle.begin()
+            idle.conn.execute("select from hwqueue.shard for no key update")
+            assert ids(direct.claim(QUEUE, *node)) == [found]
+            idle.rollback()
+    conn.execute(_ALL_SEEN, [node[0]])
+    claims = [ids(direct.claim(QUEUE, *node, qty=qty)) for _ in range(4)]
+    assert [found for claim in claims for found in claim][: len(rest)] == rest
     assert broken(conn) == []
