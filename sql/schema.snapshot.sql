@@ -2,15 +2,6 @@
 
 CREATE SCHEMA hwqueue;
 
-CREATE TYPE hwqueue.class_fronts AS (
-	tier smallint,
-	rank bigint,
-	"position" bigint,
-	tiers smallint[],
-	ranks bigint[],
-	positions bigint[]
-);
-
 CREATE TABLE hwqueue.ready (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -62,6 +53,16 @@ CREATE TYPE hwqueue.picked AS (
 	counted jsonb,
 	entry hwqueue.ready,
 	is_plain boolean
+);
+
+CREATE TYPE hwqueue.scan_from AS (
+	tier smallint,
+	rank bigint,
+	"position" bigint,
+	stands boolean,
+	tiers smallint[],
+	ranks bigint[],
+	positions bigint[]
 );
 
 CREATE TYPE hwqueue.spawn_request AS (
@@ -2024,24 +2025,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS hwqueue.class_fronts
+CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_shard integer) RETURNS hwqueue.scan_from
     LANGUAGE plpgsql
     AS $$
-declare
-  v_fronts hwqueue.class_fronts;
 begin
-  v_fronts.tier := p_tier;
-  v_fronts.rank := p_rank;
-  v_fronts.position := p_position;
-  perform 1
-  from unnest(p_queue_ids) q(queue_id)
-  cross join lateral (
-    select w.version, w.stuck_until from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
-  where m.version < m.stuck_until;
-  if found then
+  if p_from.stands then
     select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality), array_agg(f.position order by k.ordinality)
-    into v_fronts.tiers, v_fronts.ranks, v_fronts.positions
+    into p_from.tiers, p_from.ranks, p_from.positions
     from unnest(p_classes) with ordinality k(class_id, ordinality)
     left join lateral (
       select w.tiers, w.ranks, w.positions
@@ -2051,13 +2041,14 @@ begin
         where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w
       limit 1) w on true
     cross join lateral (
-      select p_tier as tier, p_rank as rank, greatest(p_position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_tier] and w.ranks = array[p_rank]  -- mostly a queue has one tier and rank
+      select p_from.tier, p_from.rank, greatest(p_from.position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[p_from.tier] and w.ranks = array[p_from.rank]  -- mostly a queue has one tier and rank
       union all
-      select x.tier, x.rank, x.position from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_tier, p_rank, p_position, p_shard) x
-      where w.tiers <> array[p_tier] or w.ranks <> array[p_rank]) f;
+      select x.tier, x.rank, x.position
+      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from.tier, p_from.rank, p_from.position, p_shard) x
+      where w.tiers <> array[p_from.tier] or w.ranks <> array[p_from.rank]) f;
   end if;
-  return v_fronts;
+  return p_from;
 end
 $$;
 
@@ -4064,9 +4055,9 @@ begin
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
       where c.queue_id = q.queue_id
     ) e
-    left join lateral (
+    left join lateral (  -- fenced: by its key, not all of them for each class
       select s.share from hwqueue.class_reach s
-      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0) r on true
+      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- to score these takes long
@@ -4162,14 +4153,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.front_is_dense(p_queue_ids integer[], p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return (
+    select bool_and(w.seen = p_window)
+    from unnest(p_queue_ids) q(queue_id)
+    cross join lateral (
+      select count(*) as seen from (
+        select from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_from.tier and r.rank = p_from.rank
+          and r.position between p_from.position and p_from.position + 4095
+        order by r.position limit p_window) e) w);
+end
+$$;
+
 CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
+    SET enable_hashjoin TO 'on'
+    SET enable_nestloop TO 'off'
     AS $$
 begin
   select f.tier, f.rank, f.score, array_agg(f.position order by f.position), array_agg(f.class_id order by f.position)
   into tier, rank, score, positions, classes
   from (
-    select w.tier, w.rank, w.position, w.class_id, p_scores[array_position(p_classes, w.class_id)] as score
+    select w.tier, w.rank, w.position, w.class_id, k.score
     from unnest(p_queue_ids) q(queue_id)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
@@ -4177,9 +4186,24 @@ begin
         and (r.tier, r.rank, r.position) >= (p_from_tier, p_from_rank, p_from_position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
-    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)
+    join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = w.class_id
+    where w.deadline is null or w.deadline > p_now
   ) f
   group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
+end
+$$;
+
+CREATE FUNCTION hwqueue.front_stands(p_queue_ids integer[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform 1
+  from unnest(p_queue_ids) q(queue_id)
+  cross join lateral (
+    select w.version, w.stuck_until from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
+  where m.version < m.stuck_until;
+  return found;
 end
 $$;
 
@@ -5813,7 +5837,8 @@ CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_fro
     LANGUAGE plpgsql
     AS $$
 declare
-  v_from hwqueue.class_fronts := hwqueue.class_fronts(p_classes, array[p_queue_id], p_from_tier, p_from_rank, p_from_position, p_shard);
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, array[p_queue_id], (p_from_tier, p_from_rank, p_from_position,
+                                                   hwqueue.front_stands(array[p_queue_id], p_shard), null, null, null), p_shard);
   v_depth int := p_limit;
   v_seen tid[];
   v_places tid[];
@@ -6713,14 +6738,16 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.class_fronts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT starts bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_front record;
   v_head record;
+  v_from hwqueue.scan_from;
 begin
-  if p_after_tier is null and cardinality(p_classes) > (case when p_from.tiers is null then least(16, p_probe) else p_probe end) then
+  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
+     and (not p_from.stands or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_queue_ids, p_from, p_window, p_shard)) then
     v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from.tier, p_from.rank, p_from.position, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
@@ -6731,7 +6758,8 @@ begin
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-                   and r.position >= hwqueue.start_in(p_from, i, next_lane.tier, next_lane.rank)
+                   and r.position >= hwqueue.start_in(
+                     hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, next_lane.tier, next_lane.rank)
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
         positions := null;
@@ -6740,11 +6768,12 @@ begin
   end if;
   if tier is null or cardinality(p_queue_ids) > 1 then
     -- no front, or those of several queues: a head behind one of them may come before another
+    v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, p_from, p_shard);
     select h.tier, h.rank, h.position, k.class_id, k.score into v_head
     from (
-      select c.class_id, c.score, coalesce(c.tier, p_from.tier) as tier, coalesce(c.rank, p_from.rank) as rank,
-             coalesce(c.position, p_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers, p_from.ranks, p_from.positions)
+      select c.class_id, c.score, coalesce(c.tier, v_from.tier) as tier, coalesce(c.rank, v_from.rank) as rank,
+             coalesce(c.position, v_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.tiers, v_from.ranks, v_from.positions)
            c(class_id, score, tier, rank, position)) k
     cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
@@ -6766,11 +6795,8 @@ begin
     end if;
   end if;
   if tier is not null then
-    select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
-           coalesce(array_agg(hwqueue.start_in(p_from, k.ordinality::int, next_lane.tier, next_lane.rank) order by k.ordinality), '{}')
-    into classes, starts
-    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) with ordinality k(class_id, score, ordinality)
-    where k.score = next_lane.score;
+    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+                     where k.score = next_lane.score);
   end if;
 end
 $$;
@@ -11580,7 +11606,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.start_in(p_from hwqueue.class_fronts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
+CREATE FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
@@ -11689,26 +11715,26 @@ CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[
     AS $$
 declare
   v_front record;
-  v_from hwqueue.class_fronts;
+  v_from hwqueue.scan_from;
   v_lane record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
   -- the first of the fronts: no queue has anything before it
-  select f.tier, f.rank, f.position into v_front
+  select f.tier, f.rank, f.position, hwqueue.front_stands(p_queue_ids, p_shard) as stands into v_front
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
   where f.tier is not null order by f.tier, f.rank, f.position limit 1;
   if not found then
     return;
   end if;
-  v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
+  v_from := (v_front.tier, v_front.rank, v_front.position, v_front.stands, null, null, null);
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.starts, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -11874,11 +11900,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_starts bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
   v_depth int := p_limit;
+  v_from hwqueue.scan_from;
   v_places tid[];
 begin
   v_places := array(
@@ -11889,16 +11916,20 @@ begin
     where r.class_id = f.class_id
     order by f.ordinal limit p_limit
     for update of r skip locked);
-  while v_places = '{}' loop
+  if v_places <> '{}' then
+    return v_places;
+  end if;
+  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, p_from, p_shard);
+  loop
     v_places := array(
       select r.ctid
       from (
         select h.place
-        from unnest(p_classes, p_starts) k(class_id, start)
+        from unnest(p_classes) with ordinality k(class_id, ordinality)
         cross join lateral (
           select x.ctid as place, x.position from hwqueue.ready x
           where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and x.position >= k.start and (x.deadline is null or x.deadline > p_now)
+            and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
           order by x.position limit v_depth
         ) h
         order by h.position limit v_depth
@@ -11907,7 +11938,7 @@ begin
       where r.class_id = any (p_classes)
       limit p_limit
       for update of r skip locked);
-    exit when v_depth >= 16384;
+    exit when v_places <> '{}' or v_depth >= 16384;
     v_depth := least(8 * v_depth, 16384);
   end loop;
   return v_places;
@@ -14913,7 +14944,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varyi
 
 REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
 
@@ -15106,7 +15137,11 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_queue_ids integer[], p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_ids integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
@@ -15397,7 +15432,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.class_fronts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT starts bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -15845,7 +15880,7 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_in(p_from hwqueue.class_fronts, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
@@ -15875,7 +15910,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_starts bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 

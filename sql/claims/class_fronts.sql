@@ -2,27 +2,32 @@
 -- scan for another class from there on would walk all that was claimed of it since. So such classes get marks of their own (in
 -- low_water, by class_id), which claims look for until the front has moved on for a while.
 
--- Where scans of these classes of these queues start, given where the first of the fronts is.
+-- Whether the front of one of these queues stands still.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_fronts(p_classes bigint[], p_queue_ids int[], p_tier smallint, p_rank bigint, p_position bigint,
-                                                p_shard int) returns hwqueue.class_fronts
+create or replace function hwqueue.front_stands(p_queue_ids int[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
-declare
-  v_fronts hwqueue.class_fronts;
 begin
-  v_fronts.tier := p_tier;
-  v_fronts.rank := p_rank;
-  v_fronts.position := p_position;
   perform 1
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral (
     select w.version, w.stuck_until from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
   where m.version < m.stuck_until;
-  if found then
+  return found;
+end
+$$;
+
+-- Where scans of these classes of these queues start, given where the first of the fronts is and whether it stands.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.class_fronts(p_classes bigint[], p_queue_ids int[], p_from hwqueue.scan_from, p_shard int)
+returns hwqueue.scan_from
+language plpgsql volatile
+as $$
+begin
+  if p_from.stands then
     select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality), array_agg(f.position order by k.ordinality)
-    into v_fronts.tiers, v_fronts.ranks, v_fronts.positions
+    into p_from.tiers, p_from.ranks, p_from.positions
     from unnest(p_classes) with ordinality k(class_id, ordinality)
     left join lateral (
       select w.tiers, w.ranks, w.positions
@@ -32,14 +37,26 @@ begin
         where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w
       limit 1) w on true
     cross join lateral (
-      select p_tier as tier, p_rank as rank, greatest(p_position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_tier] and w.ranks = array[p_rank]  -- mostly a queue has one tier and rank
+      select p_from.tier, p_from.rank, greatest(p_from.position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[p_from.tier] and w.ranks = array[p_from.rank]  -- mostly a queue has one tier and rank
       union all
-      select x.tier, x.rank, x.position from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_tier, p_rank, p_position, p_shard) x
-      where w.tiers <> array[p_tier] or w.ranks <> array[p_rank]) f;
+      select x.tier, x.rank, x.position
+      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from.tier, p_from.rank, p_from.position, p_shard) x
+      where w.tiers <> array[p_from.tier] or w.ranks <> array[p_from.rank]) f;
   end if;
-  return v_fronts;
+  return p_from;
 end
+$$;
+
+-- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.start_in(p_from hwqueue.scan_from, p_index int, p_tier smallint, p_rank bigint) returns bigint
+language sql immutable
+as $$
+  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
+              else 9223372036854775807 end
+  from (select coalesce(p_from.tiers[p_index], p_from.tier) as tier, coalesce(p_from.ranks[p_index], p_from.rank) as rank,
+               coalesce(p_from.positions[p_index], p_from.position) as position) f
 $$;
 
 -- A place in the order of a class, from p_tier, p_rank, p_position on, before which none of it lives: from one of its marks to the next, as long

@@ -74,7 +74,8 @@ create or replace function hwqueue.lock_heads(p_classes bigint[], p_queue_id int
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.class_fronts := hwqueue.class_fronts(p_classes, array[p_queue_id], p_from_tier, p_from_rank, p_from_position, p_shard);
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, array[p_queue_id], (p_from_tier, p_from_rank, p_from_position,
+                                                   hwqueue.front_stands(array[p_queue_id], p_shard), null, null, null), p_shard);
   v_depth int := p_limit;
   v_seen tid[];
   v_places tid[];

@@ -4,21 +4,23 @@
 -- than that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the
 -- best tier and rank there is, and only a class with a better score could come first.
 -- p_from: where scans start, since nothing lives before: what has been claimed stays in the indexes for as long as an old snapshot is
--- held. While the front stands still it compares the heads of up to p_probe classes rather than to walk what was claimed behind it.
--- classes, starts: of the lane, and where each begins in it. positions, seen_classes: of entries that it saw there, oldest first; is_head: that is
--- the oldest of the lane alone, others were not looked at.
+-- held. Where the front stands still and what is there is far apart, it compares the heads of up to p_probe classes instead.
+-- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: that is the oldest of the lane alone,
+-- others were not looked at.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[],
-  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.class_fronts,
+  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from,
   p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out classes bigint[],
-  out starts bigint[], out positions bigint[], out seen_classes bigint[], out is_head boolean)
+  out positions bigint[], out seen_classes bigint[], out is_head boolean)
 language plpgsql stable
 as $$
 declare
   v_front record;
   v_head record;
+  v_from hwqueue.scan_from;
 begin
-  if p_after_tier is null and cardinality(p_classes) > (case when p_from.tiers is null then least(16, p_probe) else p_probe end) then
+  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
+     and (not p_from.stands or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_queue_ids, p_from, p_window, p_shard)) then
     v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from.tier, p_from.rank, p_from.position, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
@@ -29,7 +31,8 @@ begin
       exit when tier is null or p_scores[i] <= score;
       if exists (select 1 from hwqueue.ready r
                  where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-                   and r.position >= hwqueue.start_in(p_from, i, next_lane.tier, next_lane.rank)
+                   and r.position >= hwqueue.start_in(
+                     hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, next_lane.tier, next_lane.rank)
                    and (r.deadline is null or r.deadline > p_now)) then
         score := p_scores[i];
         positions := null;
@@ -38,11 +41,12 @@ begin
   end if;
   if tier is null or cardinality(p_queue_ids) > 1 then
     -- no front, or those of several queues: a head behind one of them may come before another
+    v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, p_from, p_shard);
     select h.tier, h.rank, h.position, k.class_id, k.score into v_head
     from (
-      select c.class_id, c.score, coalesce(c.tier, p_from.tier) as tier, coalesce(c.rank, p_from.rank) as rank,
-             coalesce(c.position, p_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], p_from.tiers, p_from.ranks, p_from.positions)
+      select c.class_id, c.score, coalesce(c.tier, v_from.tier) as tier, coalesce(c.rank, v_from.rank) as rank,
+             coalesce(c.position, v_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.tiers, v_from.ranks, v_from.positions)
            c(class_id, score, tier, rank, position)) k
     cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
@@ -64,36 +68,23 @@ begin
     end if;
   end if;
   if tier is not null then
-    select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
-           coalesce(array_agg(hwqueue.start_in(p_from, k.ordinality::int, next_lane.tier, next_lane.rank) order by k.ordinality), '{}')
-    into classes, starts
-    from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) with ordinality k(class_id, score, ordinality)
-    where k.score = next_lane.score;
+    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+                     where k.score = next_lane.score);
   end if;
 end
 $$;
 
--- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.start_in(p_from hwqueue.class_fronts, p_index int, p_tier smallint, p_rank bigint) returns bigint
-language sql immutable
-as $$
-  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
-              else 9223372036854775807 end
-  from (select coalesce(p_from.tiers[p_index], p_from.tier) as tier, coalesce(p_from.ranks[p_index], p_from.rank) as rank,
-               coalesce(p_from.positions[p_index], p_from.position) as position) f
-$$;
 -- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_from_tier smallint,
   p_from_rank bigint, p_from_position bigint, p_window int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[], out classes bigint[])
-language plpgsql stable
+language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
 begin
   select f.tier, f.rank, f.score, array_agg(f.position order by f.position), array_agg(f.class_id order by f.position)
   into tier, rank, score, positions, classes
   from (
-    select w.tier, w.rank, w.position, w.class_id, p_scores[array_position(p_classes, w.class_id)] as score
+    select w.tier, w.rank, w.position, w.class_id, k.score
     from unnest(p_queue_ids) q(queue_id)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
@@ -101,8 +92,28 @@ begin
         and (r.tier, r.rank, r.position) >= (p_from_tier, p_from_rank, p_from_position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
-    where w.class_id = any (p_classes) and (w.deadline is null or w.deadline > p_now)
+    join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = w.class_id
+    where w.deadline is null or w.deadline > p_now
   ) f
   group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
+end
+$$;
+
+-- Whether the first p_window entries of each of these queues stand close to the first of the fronts, in its tier and rank: then a look at them
+-- walks little that is gone.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.front_is_dense(p_queue_ids int[], p_from hwqueue.scan_from, p_window int, p_shard int) returns boolean
+language plpgsql stable
+as $$
+begin
+  return (
+    select bool_and(w.seen = p_window)
+    from unnest(p_queue_ids) q(queue_id)
+    cross join lateral (
+      select count(*) as seen from (
+        select from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_from.tier and r.rank = p_from.rank
+          and r.position between p_from.position and p_from.position + 4095
+        order by r.position limit p_window) e) w);
 end
 $$;

@@ -78,26 +78,26 @@ language plpgsql volatile
 as $$
 declare
   v_front record;
-  v_from hwqueue.class_fronts;
+  v_from hwqueue.scan_from;
   v_lane record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
   -- the first of the fronts: no queue has anything before it
-  select f.tier, f.rank, f.position into v_front
+  select f.tier, f.rank, f.position, hwqueue.front_stands(p_queue_ids, p_shard) as stands into v_front
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
   where f.tier is not null order by f.tier, f.rank, f.position limit 1;
   if not found then
     return;
   end if;
-  v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, v_front.tier, v_front.rank, v_front.position, p_shard);
+  v_from := (v_front.tier, v_front.rank, v_front.position, v_front.stands, null, null, null);
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, v_lane.starts, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, p_queue_ids, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

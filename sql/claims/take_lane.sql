@@ -1,13 +1,14 @@
 -- Locks the oldest entries of a lane, up to p_limit of them, and gives their places: those that were seen (p_positions, p_seen_classes) if they
--- can be had, else by class (each from its place in p_starts on), looking further back while all that it saw is held by others. An entry may have got another class since it was seen
+-- can be had, else by class, looking further back while all that it saw is held by others. An entry may have got another class since it was seen
 -- there (give_target): by class again, under the lock.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_lane(p_classes bigint[], p_starts bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids int[],
-                                             p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids int[],
+                                             p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
   v_depth int := p_limit;
+  v_from hwqueue.scan_from;
   v_places tid[];
 begin
   v_places := array(
@@ -18,16 +19,20 @@ begin
     where r.class_id = f.class_id
     order by f.ordinal limit p_limit
     for update of r skip locked);
-  while v_places = '{}' loop
+  if v_places <> '{}' then
+    return v_places;
+  end if;
+  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, p_from, p_shard);
+  loop
     v_places := array(
       select r.ctid
       from (
         select h.place
-        from unnest(p_classes, p_starts) k(class_id, start)
+        from unnest(p_classes) with ordinality k(class_id, ordinality)
         cross join lateral (
           select x.ctid as place, x.position from hwqueue.ready x
           where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and x.position >= k.start and (x.deadline is null or x.deadline > p_now)
+            and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
           order by x.position limit v_depth
         ) h
         order by h.position limit v_depth
@@ -36,7 +41,7 @@ begin
       where r.class_id = any (p_classes)
       limit p_limit
       for update of r skip locked);
-    exit when v_depth >= 16384;
+    exit when v_places <> '{}' or v_depth >= 16384;
     v_depth := least(8 * v_depth, 16384);
   end loop;
   return v_places;
