@@ -1723,9 +1723,11 @@ declare
   v_room hwqueue.headroom;
   v_at_mark boolean;
   v_left int;
+  v_turn int := 1 + floor(random() * p_qty);  -- which lease moves marks on (v_mover): each class has its turn
   v_places tid[];
   v_picked hwqueue.picked;
   v_entry hwqueue.ready;
+  v_mover hwqueue.ready;
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
@@ -1753,7 +1755,6 @@ begin
   v_at_mark := v_picked.is_plain and v_front.is_first and v_front.is_due = false
     and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
     and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
-  score := 0;
   queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
@@ -1766,12 +1767,13 @@ begin
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;
-      score := v_picked.score;
       exit when v_places = '{}';
     end if;
+    score := coalesce(v_picked.score, 0);
     if cardinality(v_places) > 1 then
-      -- one of them, by chance: each class shall have its turn of marks
-      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1 + extract(microseconds from v_now)::int % cardinality(v_places)];
+      if v_turn between 1 + p_qty - v_left and cardinality(v_places) + p_qty - v_left then
+        select r.* into v_mover from hwqueue.ready r where r.ctid = v_places[v_turn - p_qty + v_left];
+      end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
         from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
@@ -1784,6 +1786,7 @@ begin
     end if;
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
+    v_mover := case when v_turn = p_qty - v_left then v_entry else v_mover end;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
     into task_name, params, headers, v_timeout
     from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
@@ -1795,8 +1798,7 @@ begin
       v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
     end if;
     if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout
-      from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
+      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
     end if;
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
@@ -1812,7 +1814,7 @@ begin
     perform hwqueue.write_load(v_load);
   end if;
   if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, v_entry, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
+    perform hwqueue.after_claim(v_state, v_queue_ids, v_mover, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
   end if;
 end
 $$;
@@ -4053,7 +4055,9 @@ begin
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-      where c.queue_id = q.queue_id
+      where c.queue_id = q.queue_id and not exists (  -- remembered by another session meanwhile
+        select from hwqueue.profile_eligibility o
+        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
       select s.share from hwqueue.class_reach s
@@ -6745,6 +6749,7 @@ declare
   v_front record;
   v_head record;
   v_from hwqueue.scan_from;
+  v_start bigint;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
      and (not p_from.stands or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_queue_ids, p_from, p_window, p_shard)) then
@@ -6756,11 +6761,12 @@ begin
     seen_classes := v_front.classes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
-      if exists (select 1 from hwqueue.ready r
-                 where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-                   and r.position >= hwqueue.start_in(
-                     hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, next_lane.tier, next_lane.rank)
-                   and (r.deadline is null or r.deadline > p_now)) then
+      -- a variable, or it would be no bound of the scan; in order, for the index by class
+      v_start := hwqueue.start_in(hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, tier, rank);
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
+        and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
+      if found then
         score := p_scores[i];
         positions := null;
       end if;
@@ -7795,6 +7801,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_first_moved bigint;
+begin
+  select p.n into v_first_moved from unnest(places) with ordinality p(place, n)
+  where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
+  some_moved := found;
+  if found then
+    places := places[1 : v_first_moved - 1];
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8752,6 +8773,7 @@ declare
   v_taken record;
   v_is_new boolean := p_is_new;
   v_published int;
+  v_moved boolean;
 begin
   v_picked.places := '{}';
   v_picked.is_plain := false;
@@ -8785,16 +8807,21 @@ begin
       v_is_new := v_is_new or v_taken.is_new;
     end if;
     v_published := 0;
+    v_moved := false;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      if v_picked.places <> '{}' and v_picked.entry is null then  -- one, and out of the way: the step may move an entry (give_target)
-        v_picked.places := v_picked.places[1 : 1];
-        v_picked.entry := hwqueue.delete_only(v_picked.places);
+      if v_picked.entry is null then
+        v_picked.entry := hwqueue.delete_only(v_picked.places);  -- out of the way: the step may move entries (give_target)
       end if;
       v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
+      if v_picked.entry is null then
+        v_taken := hwqueue.not_moved(v_picked.places);
+        v_picked.places := v_taken.places;
+        v_moved := v_taken.places = '{}' and v_taken.some_moved;
+      end if;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
-    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0);
+    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
   perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
   return v_picked;
@@ -8819,7 +8846,7 @@ begin
     end if;
     if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
       v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
-                                   v_without, p_room, v_limit, p_now, p_shard);
+                                            v_without, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
       if v_picked.places <> '{}' and v_checked <> '{}' then
@@ -11714,6 +11741,8 @@ CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[
     LANGUAGE plpgsql
     AS $$
 declare
+  -- of several fronts, and classes that are not probed, what comes second is another question
+  v_limit int := case when cardinality(p_queue_ids) > 1 and cardinality(p_classes) > p_probe then 1 else p_limit end;
   v_front record;
   v_from hwqueue.scan_from;
   v_lane record;
@@ -11733,8 +11762,8 @@ begin
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -15513,6 +15542,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field 
 REVOKE ALL ON FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
 

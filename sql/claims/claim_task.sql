@@ -1,9 +1,7 @@
--- Grants a node up to p_qty leases that it may run now, best first; zero rows when there are none.
--- p_claim_timeout counts for leases that bring none of their own; else the queue's.
+-- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none. p_claim_timeout: for leases without one; else the queue's.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks, skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02. Idempotent: no; after a lost connection treat the outcome as not granted.
--- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends. Statements and calls
--- cost microseconds each: what every claim needs is six statements, all but one of them here; what few need is elsewhere.
+-- Plans are made once, for any arguments, and by index. What every claim needs is six statements, all but one of them here: each costs microseconds.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
@@ -25,9 +23,11 @@ declare
   v_room hwqueue.headroom;
   v_at_mark boolean;
   v_left int;
+  v_turn int := 1 + floor(random() * p_qty);  -- which lease moves marks on (v_mover): each class has its turn
   v_places tid[];
   v_picked hwqueue.picked;
   v_entry hwqueue.ready;
+  v_mover hwqueue.ready;
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
@@ -55,7 +55,6 @@ begin
   v_at_mark := v_picked.is_plain and v_front.is_first and v_front.is_due = false
     and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
     and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
-  score := 0;
   queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
@@ -68,12 +67,13 @@ begin
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;
-      score := v_picked.score;
       exit when v_places = '{}';
     end if;
+    score := coalesce(v_picked.score, 0);
     if cardinality(v_places) > 1 then
-      -- one of them, by chance: each class shall have its turn of marks
-      select r.* into v_entry from hwqueue.ready r where r.ctid = v_places[1 + extract(microseconds from v_now)::int % cardinality(v_places)];
+      if v_turn between 1 + p_qty - v_left and cardinality(v_places) + p_qty - v_left then
+        select r.* into v_mover from hwqueue.ready r where r.ctid = v_places[v_turn - p_qty + v_left];
+      end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
         from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
@@ -86,6 +86,7 @@ begin
     end if;
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
+    v_mover := case when v_turn = p_qty - v_left then v_entry else v_mover end;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
     into task_name, params, headers, v_timeout
     from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
@@ -97,8 +98,7 @@ begin
       v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
     end if;
     if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout
-      from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
+      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
     end if;
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
@@ -114,7 +114,7 @@ begin
     perform hwqueue.write_load(v_load);
   end if;
   if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, v_entry, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
+    perform hwqueue.after_claim(v_state, v_queue_ids, v_mover, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
   end if;
 end
 $$;

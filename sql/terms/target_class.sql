@@ -22,7 +22,7 @@ end
 $$;
 
 -- Gives a lease that a term names a class of its own, if it has none, so that the term does not concern others; while it runs, from its next
--- attempt on. False when its entry is held by another session: then nothing was done.
+-- attempt on. False when its entry is held by another session, or deleted by this one: then nothing was done.
 -- Locks: the lease's entry, skip locked; its row. Raises: as find_class. Idempotent: yes.
 create or replace function hwqueue.give_target(p_lease uuid, p_shard int) returns boolean
 language plpgsql volatile

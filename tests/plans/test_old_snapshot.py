@@ -7,6 +7,7 @@ import pytest
 
 from tests.fix_db import fresh_database
 from tests.plans.explain import explained
+from tests.races.marks import NOWHERE
 from tests.sql.api import TASK, Api, Node, Row, completed, outlive
 
 CYCLES, BATCH = 600, 20  # leases that are spawned, claimed and completed together
@@ -47,7 +48,6 @@ def pages(api: Api, node: Node, queue: str) -> int:
 
 
 NEEDS = {"placement": {"resources": {"cpu_milli": 1}}}
-NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
 CAPACITIES: list[dict[str, int]] = [{}, {"cpu_milli": 10**9}]
 
 
@@ -82,4 +82,44 @@ def test_an_old_snapshot_costs_claims_nothing(
                 assert len(last) == BATCH
             api.conn.execute("analyze")  # plans made for small tables are another guard's subject
             found.append(pages(api, node, queue))
+    assert found[1] <= found[0] + MORE, found
+
+
+@pytest.mark.usefixtures("eager_marks")
+def test_nor_do_better_classes_that_are_used_up(api: Api, dsn: str) -> None:
+    """Each claim asks whether anything that the node likes better is left: of which much was."""
+    queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})
+    here, elsewhere = ({"tags": {"zone": zone}} for zone in "ab")
+    kinds: list[Row] = [
+        {
+            "placement": {
+                "prefer": [
+                    {"weight": share, "when": here},
+                    {"weight": 100 - share, "when": elsewhere},
+                ]
+            }
+        }
+        for share in range(1, 19)
+    ]
+    api.rows("spawn_leases", queue=queue, leases=[{"task": TASK, "options": kinds[0]}] * 300)
+    api.rows("spawn_leases", queue=queue, leases=[{"task": TASK, "options": k} for k in kinds])
+    with psycopg.connect(dsn) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from hwqueue.ready")
+        outlive(api.conn)
+        found, least = [], 10  # the score of a share of 1
+        for cycles in (FIRST, 400):
+            batch = [{"task": TASK, "options": kind} for kind in kinds[-2:]] * (BATCH // 2)
+            for _ in range(cycles):
+                api.rows("spawn_leases", queue=queue, leases=batch)
+                claim_and_complete(api, node, queue, [])
+            while api.claim(node, queue)[0]["score"] > least:
+                pass  # what is left of those
+            api.conn.execute("analyze")
+            touched = []
+            for _ in range(2):  # the first one plans
+                with explained(api.conn) as work:
+                    assert api.claim(node, queue)[0]["score"] == least
+                touched.append(work.buffers)
+            found.append(min(touched))
     assert found[1] <= found[0] + MORE, found

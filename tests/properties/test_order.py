@@ -210,7 +210,8 @@ def line(api: Api, asked: list[Ask], spec: Row, policy: Row, far: bool) -> Itera
         batch = [{"task": ask.task, "options": ask.options()} for ask in group]
         for part in (batch[:1], batch[1:]) if far else (batch,):
             spawned += api.rows("spawn_leases", queue=queues[queue], leases=part)
-            api.conn.execute(FAR)
+            if far:
+                api.conn.execute(FAR)
     try:
         yield Line(queues, node, asked, [row["lease_id"] for row in spawned])
     finally:

@@ -126,13 +126,16 @@ def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> Non
     assert api.claimed(node, low, high) == [urgent]
 
 
+@pytest.mark.parametrize("qty", [1, 4])
 @pytest.mark.parametrize("probe", [1, 3])
-def test_the_front_of_two_queues_with_more_classes_than_are_probed(api: Api, probe: int) -> None:
+def test_the_front_of_two_queues_with_more_classes_than_are_probed(
+    api: Api, probe: int, qty: int
+) -> None:
     """The head of a probed class takes nothing before what stands older at a front."""
     queues = [api.queue(probe=probe), api.queue(probe=probe)]
     leases = [api.spawn(queues[n % 2], labels={"n": str(n * 7 % 5)}) for n in range(20)]
     node = api.node()
-    assert [lease for _ in leases for lease in api.claimed(node, *queues)] == leases
+    assert [lease for _ in leases for lease in api.claimed(node, *queues, qty=qty)] == leases
 
 
 class TestFit:
