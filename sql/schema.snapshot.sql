@@ -6759,10 +6759,14 @@ begin
     score := v_front.score;
     positions := v_front.positions;
     seen_classes := v_front.classes;
+    v_from := p_from;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
+      if p_from.stands and i % 16 = 1 then  -- mostly one of the first has something
+        v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_queue_ids, p_from, p_shard);
+      end if;
       -- a variable, or it would be no bound of the scan; in order, for the index by class
-      v_start := hwqueue.start_in(hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, tier, rank);
+      v_start := hwqueue.start_in(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
         and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;

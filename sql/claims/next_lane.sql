@@ -26,10 +26,14 @@ begin
     score := v_front.score;
     positions := v_front.positions;
     seen_classes := v_front.classes;
+    v_from := p_from;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
+      if p_from.stands and i % 16 = 1 then  -- mostly one of the first has something
+        v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_queue_ids, p_from, p_shard);
+      end if;
       -- a variable, or it would be no bound of the scan; in order, for the index by class
-      v_start := hwqueue.start_in(hwqueue.class_fronts(p_classes[i : i], p_queue_ids, p_from, p_shard), 1, tier, rank);
+      v_start := hwqueue.start_in(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
         and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
@@ -97,24 +101,5 @@ begin
     where w.deadline is null or w.deadline > p_now
   ) f
   group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
-end
-$$;
-
--- Whether the first p_window entries of each of these queues stand close to the first of the fronts, in its tier and rank: then a look at them
--- walks little that is gone.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.front_is_dense(p_queue_ids int[], p_from hwqueue.scan_from, p_window int, p_shard int) returns boolean
-language plpgsql stable
-as $$
-begin
-  return (
-    select bool_and(w.seen = p_window)
-    from unnest(p_queue_ids) q(queue_id)
-    cross join lateral (
-      select count(*) as seen from (
-        select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_from.tier and r.rank = p_from.rank
-          and r.position between p_from.position and p_from.position + 4095
-        order by r.position limit p_window) e) w);
 end
 $$;
