@@ -1,7 +1,7 @@
 """A queue at work: low-water marks seen from outside, and cycles of work that move them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -89,13 +89,17 @@ class Line:
         assert isinstance(row[0], UUID)
         return row[0]
 
-    def work_past(self, position: int, **options: Any) -> None:
-        """Work until the mark of that priority is past a position."""
+    def work_past(self, position: int, class_id: int | None = None, **options: Any) -> None:
+        """Work until the mark of that priority, if need be of that class, is past a position."""
+        followed = self._class_id if class_id is None else class_id
         rank = -options.get("priority", 0)
-        # other tests' transactions, anywhere on the server, hold marks back for a while
+        self.work_until(lambda: self.marks_of(followed).get(rank, 0) > position, **options)
+
+    def work_until(self, reached: Callable[[], bool], **options: Any) -> None:
+        """Work until then: other tests' transactions, anywhere on the server, hold marks back."""
         give_up_at = time.monotonic() + TIMEOUT
-        while self.marks().get(rank, 0) <= position:
-            assert time.monotonic() < give_up_at, f"no mark went past {position}: {self.marks()}"
+        while not reached():
+            assert time.monotonic() < give_up_at, f"the marks are still {self.marks()}"
             self.work(**options)
 
     def settle_in(self, *priorities: int) -> None:

@@ -56,9 +56,8 @@ def test_a_front_that_stands(conn: psycopg.Connection, priority: int) -> None:
     if priority == 0:
         conn.execute(FAR)
     plain = line.class_of(line.work())
-    line.work(4)
+    line.work_past(position(conn, stands), plain)
     assert looks_for_them(conn)
-    assert line.marks_of(plain)[0] > position(conn, stands)
 
 
 def test_several_classes_and_ranks(conn: psycopg.Connection) -> None:
@@ -72,6 +71,8 @@ def test_several_classes_and_ranks(conn: psycopg.Connection) -> None:
         in_order = sorted(range(len(leases)), key=lambda n: (-int(str(asked[n]["priority"])), n))
         assert line.take(len(leases) + 1) == [leases[n] for n in in_order]
     red = line.class_of(leases[3])
+    for priority in ranks:
+        line.work_past(line.last_position(), red, priority=priority, **RED)
     assert set(line.marks_of(red)) == {-3, -1, 0}
 
 
@@ -136,8 +137,7 @@ def test_the_front_moves_again(conn: psycopg.Connection) -> None:
     line = Line(conn, stands=True)
     line.settle_in()
     assert line.direct.cancel(line.front()) == "cancelled"
-    line.work(300)
-    assert not looks_for_them(conn)
+    line.work_until(lambda: not looks_for_them(conn))
     stands = line.spawn(**NOWHERE)
     conn.execute(FAR)
     leases = by_turns(line, [{}, RED], 4)
@@ -149,8 +149,8 @@ def test_the_front_moves_again(conn: psycopg.Connection) -> None:
 def test_a_class_takes_its_marks_along(conn: psycopg.Connection, clock: Clock) -> None:
     """When prune deletes it."""
     line = Line(conn, stands=True)
-    red = line.class_of(line.work(3, **RED))
-    assert line.marks_of(red)
+    red = line.class_of(line.work(labels=RED["labels"]))
+    line.work_past(0, red, **RED)
     clock.advance(timedelta(days=365))
     for _ in range(6):
         conn.execute("select hwqueue.prune()")
