@@ -13,6 +13,10 @@ drop function if exists hwqueue.lock_heads(bigint[], smallint, bigint, bigint, i
 drop function if exists hwqueue.next_lane(bigint[], double precision[], int[], smallint, bigint, double precision, smallint, bigint, bigint, int, int, timestamptz, int);
 drop function if exists hwqueue.take_lane(bigint[], bigint[], bigint[], int[], smallint, bigint, bigint, int, timestamptz, int);
 
+-- As they were in the first databases with 0006_completed.
+drop function if exists hwqueue.front_lane(bigint[], double precision[], int[], smallint, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.take_lane(bigint[], bigint[], int[], smallint, bigint, bigint, int, timestamptz, int);
+
 -- An entry that is checked at the claim is deleted in the try that locked it.
 alter type hwqueue.first_entered add attribute entry hwqueue.ready;
 create type hwqueue.picked as (places tid[], score double precision, counted jsonb, entry hwqueue.ready, is_plain boolean);
