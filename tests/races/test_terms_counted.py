@@ -34,12 +34,10 @@ def test_a_node_that_moves_counts_what_a_new_term_counts(
     direct.spawn(QUEUE, lease("new", away("x", RACK)))
     with interleave(dsn) as actor:
         reaping, agent = actor(), actor()
-        reaping.direct.reap()
         pauses(reaping)
         with pause_closed(conn):
-            reaped = reaping.start(lambda d: d.reap())
+            published = reaping.start(publish)
             reaping.wait_until_parked()
             agent.direct.register(node, node_spec(0, rack=1, labels={"zone": "1"}))
-        reaped.result(TIMEOUT)
-    publish(direct)
+        published.result(TIMEOUT)
     assert broken(conn) == []
