@@ -4204,9 +4204,9 @@ begin
   perform 1
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral (
-    select w.version, w.stuck_until from hwqueue.low_water w
+    select w.version, w.stands_until from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
-  where m.version < m.stuck_until;
+  where m.version < m.stands_until;
   return found;
 end
 $$;
@@ -6178,13 +6178,13 @@ CREATE TABLE hwqueue.low_water (
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    stuck_until bigint DEFAULT 0 NOT NULL
+    stands_until bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
-COMMENT ON COLUMN hwqueue.low_water.stuck_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
+COMMENT ON COLUMN hwqueue.low_water.stands_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
 
 CREATE FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE
@@ -6467,7 +6467,7 @@ CREATE FUNCTION hwqueue.move_low_water(p_entry hwqueue.ready, p_shard integer) R
 declare
   v_marks hwqueue.low_water;
   v_front record;
-  v_is_stuck boolean;
+  v_stands boolean;
   v_safe bigint;
   v_old bigint;
 begin
@@ -6479,14 +6479,14 @@ begin
     return;
   end if;
   select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
-  v_is_stuck := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
+  v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
     or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
   perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
     where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
-    order by r.position limit 1)), v_is_stuck);
-  if v_is_stuck and exists (
+    order by r.position limit 1)), v_stands);
+  if v_stands and exists (
       select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id and c.target is null) then
     select w.* into v_marks from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
@@ -13300,20 +13300,20 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_stuck boolean) RETURNS void
+CREATE FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_stands boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_version bigint := p_marks.version + 1;
 begin
-  if p_new <= p_old and (not p_is_stuck or p_marks.stuck_until > v_version + 128) then
+  if p_new <= p_old and (not p_stands or p_marks.stands_until > v_version + 128) then
     return;
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id and w.version = p_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stuck_until, tiers, ranks, positions, moved)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stands_until, tiers, ranks, positions, moved)
   select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
-         case when p_is_stuck then v_version + 256 else p_marks.stuck_until end,
+         case when p_stands then v_version + 256 else p_marks.stands_until end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (
@@ -16080,7 +16080,7 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_stuck boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_stands boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

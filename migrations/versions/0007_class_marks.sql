@@ -1,6 +1,6 @@
 -- Classes have marks of their own while the front of their queue stands still.
-alter table hwqueue.low_water add column stuck_until bigint not null default 0;
-comment on column hwqueue.low_water.stuck_until is 'of a queue (class_id 0): below this version claims look for marks of classes';
+alter table hwqueue.low_water add column stands_until bigint not null default 0;
+comment on column hwqueue.low_water.stands_until is 'of a queue (class_id 0): below this version claims look for marks of classes';
 
 -- Where scans start. Nothing that a claim may take comes before tier, rank and position. If the front stands still (stands): of the class
 -- at some place of a list of classes nothing comes before what stands there in the arrays, once class_fronts has filled them.

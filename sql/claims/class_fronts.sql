@@ -11,9 +11,9 @@ begin
   perform 1
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral (
-    select w.version, w.stuck_until from hwqueue.low_water w
+    select w.version, w.stands_until from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
-  where m.version < m.stuck_until;
+  where m.version < m.stands_until;
   return found;
 end
 $$;

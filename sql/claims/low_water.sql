@@ -61,7 +61,7 @@ as $$
 declare
   v_marks hwqueue.low_water;
   v_front record;
-  v_is_stuck boolean;
+  v_stands boolean;
   v_safe bigint;
   v_old bigint;
 begin
@@ -73,14 +73,14 @@ begin
     return;
   end if;
   select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
-  v_is_stuck := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
+  v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
     or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
   perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
     where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
-    order by r.position limit 1)), v_is_stuck);
-  if v_is_stuck and exists (
+    order by r.position limit 1)), v_stands);
+  if v_stands and exists (
       select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id and c.target is null) then
     select w.* into v_marks from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;

@@ -10,23 +10,23 @@ end
 $$;
 
 -- Writes marks anew, that of one tier and rank moved on from p_old to p_new, if that is further. Keeps 16; the oldest go, and of a queue those that
--- 256 versions did not move, so that it comes back to one. p_is_stuck: for the next 256 versions claims shall look for marks of classes.
+-- 256 versions did not move, so that it comes back to one. p_stands: for the next 256 versions claims shall look for marks of classes.
 -- Locks: the caller holds the newest row of the queue's marks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint,
-                                              p_is_stuck boolean) returns void
+                                              p_stands boolean) returns void
 language plpgsql volatile
 as $$
 declare
   v_version bigint := p_marks.version + 1;
 begin
-  if p_new <= p_old and (not p_is_stuck or p_marks.stuck_until > v_version + 128) then
+  if p_new <= p_old and (not p_stands or p_marks.stands_until > v_version + 128) then
     return;
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id and w.version = p_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stuck_until, tiers, ranks, positions, moved)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stands_until, tiers, ranks, positions, moved)
   select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
-         case when p_is_stuck then v_version + 256 else p_marks.stuck_until end,
+         case when p_stands then v_version + 256 else p_marks.stands_until end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (

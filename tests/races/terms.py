@@ -14,16 +14,19 @@ A pause parks one session in the middle of a function, where no lock of its own 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from tests.direct import Direct, Row
-from tests.races.cluster import register
+from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor
 
+OTHER = "other"  # a queue for those who ask, beside QUEUE for those in flight
 RACK = "rack"
 ZONE = "label:zone"
+FAR = 9  # claims while something is open: more than a term needs when nothing is
 _PAUSE = 4711  # an advisory lock: whoever comes to a pause waits for it
 _LOOKS = 6000  # one every 10 ms: transactions of other tests on this server may be open
 _PAUSE_FUNCTION = """
@@ -66,6 +69,30 @@ def lease(app: str, placement: dict[str, Any] | None = None) -> dict[str, Any]:
 def place(conn: psycopg.Connection[Any], number: int, where: int) -> tuple[Any, int]:
     """A new node in rack `where`, which is zone `where`, too."""
     return register(conn, number, rack=where, labels={"zone": str(where)})
+
+
+def queues(direct: Direct) -> None:
+    """Two queues: for those in flight, and for those who ask."""
+    direct.create_queue(QUEUE)
+    direct.create_queue(OTHER)
+
+
+def never(direct: Direct, node: tuple[UUID, int]) -> None:
+    """Claims of the node get nothing, however often it asks."""
+    for _ in range(FAR):
+        assert direct.claim(OTHER, *node) == []
+        direct.reap()
+
+
+def known(
+    direct: Direct, options: dict[str, Any], *nodes: tuple[UUID, int], queue: str = QUEUE
+) -> None:
+    """Let each of the nodes run such a lease, so that all that they must know of it is written."""
+    for node in nodes:
+        spawned = direct.spawn(queue, options)["lease_id"]
+        [claim] = direct.claim(queue, *node)
+        assert claim["lease_id"] == spawned
+        direct.complete(spawned, claim["claim_token"])
 
 
 def publish(direct: Direct, how: LiteralString = "select hwqueue.reap()") -> None:

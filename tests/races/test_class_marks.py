@@ -18,7 +18,7 @@ from tests.races.marks import FAR, NOWHERE, Line, position
 from tests.sql.api import outlive
 
 _LOOKS_FOR_THEM = """
-  select bool_or(version < stuck_until) from hwqueue.low_water where class_id = 0
+  select bool_or(version < stands_until) from hwqueue.low_water where class_id = 0
 """
 RED: dict[str, object] = {"labels": {"colour": "red"}}
 

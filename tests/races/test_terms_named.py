@@ -1,0 +1,199 @@
+"""A lease that a new term names comes to a class of its own, whoever has it in hand then."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, SHORT, node_spec
+from tests.races.interleave import TIMEOUT, interleave
+from tests.races.terms import (
+    OTHER,
+    away,
+    broken,
+    ids,
+    known,
+    lease,
+    never,
+    pause_at,
+    pause_closed,
+    pauses,
+    place,
+    publish,
+    queues,
+)
+
+NAMED = str(uuid4())
+_OWN_CLASS = """
+  select c.target is not null from hwqueue.ready r
+  join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
+  where r.lease_id = %s
+"""
+# As if the node's profile had seen all classes at once.
+_ALL_SEEN = """
+  update hwqueue.profile_queue p set classes_seen = s.classes_seen
+  from hwqueue.node_state s where s.node_id = %s and s.profile_id = p.profile_id
+"""
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_named_lease_is_spawned_later(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """Its spawn was open before the term was known: it has the class of others, and is checked."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    direct.spawn(QUEUE)  # a lease of the same class: the class is known to all nodes
+    direct.spawn(QUEUE)
+    assert len(direct.claim(QUEUE, *one_node)) == 1
+    assert len(direct.claim(QUEUE, *elsewhere)) == 1
+    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        producer, other = actor(), actor()
+        producer.begin()
+        producer.direct.spawn(QUEUE, {"lease_id": NAMED})
+        held = other.direct.spawn(OTHER, holder)["lease_id"]
+        never(other.direct, two_node)
+        producer.commit() if first_commits else producer.rollback()
+        publish(other.direct)
+        other.begin()
+        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+        if first_commits:
+            assert direct.claim(QUEUE, *one_node) == []  # the holder is not committed yet
+            other.commit()
+            assert direct.claim(QUEUE, *one_node) == []
+            assert ids(direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
+        else:
+            other.commit()
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_named_lease_comes_when_the_term_is_in_force(
+    conn: psycopg.Connection, dsn: str, edited: bool
+) -> None:
+    """It gets a class of its own, whose claims are checked, and keeps one when it is edited."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    known(direct, {}, one_node, elsewhere)
+    known(direct, lease("web"), one_node, elsewhere)
+    holder = {"placement": {"require": [{"lease": NAMED, "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        held = direct.spawn(OTHER, holder)["lease_id"]
+        publish(direct)
+        one.begin()
+        assert ids(one.direct.claim(OTHER, *two_node)) == [held]
+        direct.spawn(QUEUE, {"lease_id": NAMED})
+        if edited:
+            direct.update(UUID(NAMED), {"labels": {"app": "web"}})
+        assert two.direct.claim(QUEUE, *one_node) == []
+        one.commit()
+        assert two.direct.claim(QUEUE, *one_node) == []
+        assert ids(two.direct.claim(QUEUE, *elsewhere)) == [UUID(NAMED)]
+    assert broken(conn) == []
+
+
+def test_a_named_lease_that_shares_a_class(conn: psycopg.Connection, dsn: str) -> None:
+    """Spawned before anybody named it: it is kept out, the others of its class are not."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    named = direct.spawn(QUEUE)["lease_id"]
+    like = [direct.spawn(QUEUE)["lease_id"] for _ in range(2)]
+    holder = {"placement": {"require": [{"lease": str(named), "domain": "rack", "away": True}]}}
+    with interleave(dsn, SHORT) as actor:
+        early, other, third = actor(), actor(), actor()
+        early.begin()
+        assert ids(early.direct.claim(QUEUE, *elsewhere)) == [named]
+        held = other.direct.spawn(OTHER, holder)["lease_id"]
+        never(other.direct, two_node)
+        early.rollback()
+        publish(other.direct)
+        other.begin()
+        assert ids(other.direct.claim(OTHER, *two_node)) == [held]
+        # the named lease is the oldest, and must not come here
+        assert ids(third.direct.claim(QUEUE, *one_node)) == like[:1]
+        other.commit()
+        assert ids(third.direct.claim(QUEUE, *one_node, qty=9)) == like[1:]
+        assert ids(third.direct.claim(QUEUE, *elsewhere)) == [named]
+    assert broken(conn) == []
+
+
+def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Somebody names it: the claim that had looked at it leaves it, to be checked anew."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    licensed = node_spec(2, rack=1, labels={"zone": "1"}, capacity={"license": 9})
+    direct.register(two_node[0], licensed)  # not plain: it looks at the front of several classes
+    keeping = lease("web", away("db"))
+    direct.spawn(OTHER, lease("db"))
+    direct.spawn(OTHER, keeping)
+    publish(direct)
+    assert len(direct.claim(OTHER, *one_node)) == 1
+    first = direct.spawn(QUEUE, keeping)["lease_id"]
+    rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
+    assert ids(direct.claim(QUEUE, *two_node)) == rest[:1]  # all classes are judged
+    pause_at(conn, "take_best", "places := hwqueue.take_lane")
+    with interleave(dsn) as actor:
+        worker, publisher = actor(), actor()
+        pauses(worker)
+        with pause_closed(conn):
+            claimed = worker.start(lambda d: d.claim(QUEUE, *two_node))
+            worker.wait_until_parked()
+            publisher.direct.spawn(OTHER, {"placement": {"require": [{"lease": str(first)}]}})
+            publisher.direct.reap()
+            assert conn.execute(_OWN_CLASS, [first]).fetchall() == [(True,)]
+        assert ids(claimed.result(TIMEOUT)) == rest[1:2]
+    publish(direct)
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("qty", [1, 3])
+@pytest.mark.parametrize("more", [{}, {"away": True}], ids=["with", "away"])
+def test_the_claim_that_learns_a_lease_is_named(
+    conn: psycopg.Connection, more: dict[str, Any], qty: int
+) -> None:
+    """It gives the lease a class of its own, and grants it in its turn."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    plain = [direct.spawn(QUEUE, {"lease_id": NAMED})["lease_id"]]
+    plain += [direct.spawn(QUEUE)["lease_id"] for _ in range(2)]
+    asks = {"placement": {"require": [{"lease": NAMED} | more]}, "priority": 5}
+    asking_lease = direct.spawn(QUEUE, asks)["lease_id"]
+    got = [found for _ in range(4) for found in ids(direct.claim(QUEUE, *node, qty=qty))]
+    assert [found for found in got if found != asking_lease] == plain
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("qty", [1, 3])
+def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
+    conn: psycopg.Connection, dsn: str, qty: int
+) -> None:
+    """The class was judged while another session held the shard, so the term came later."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    others = [direct.spawn(QUEUE)["lease_id"] for _ in range(3)]
+    rest = [direct.spawn(QUEUE, {"lease_id": NAMED})["lease_id"]]
+    rest += [direct.spawn(QUEUE)["lease_id"] for _ in range(3)]
+    direct.spawn(QUEUE, {"placement": {"require": [{"lease": NAMED}]}, "priority": 5})
+    with interleave(dsn) as actor:
+        idle = actor()
+        for found in others:
+            idle.begin()
+            idle.conn.execute("select from hwqueue.shard for no key update")
+            assert ids(direct.claim(QUEUE, *node)) == [found]
+            idle.rollback()
+    conn.execute(_ALL_SEEN, [node[0]])
+    claims = [ids(direct.claim(QUEUE, *node, qty=qty)) for _ in range(4)]
+    assert [found for claim in claims for found in claim][: len(rest)] == rest
+    assert broken(conn) == []
