@@ -7,7 +7,7 @@ import pytest
 
 from tests.plans.backlog import batch, warm
 from tests.plans.explain import explained
-from tests.sql.api import Api, Node
+from tests.sql.api import Api, Node, outlive
 from tests.sql.test_terms import settle_terms
 
 MANY = 2000
@@ -39,7 +39,8 @@ def old_snapshot(dsn: str) -> Iterator[None]:
 def pages(api: Api, node: Node, queue: str) -> tuple[int, int]:
     """What an empty claim and a reap that finds nothing touch."""
     warm(api, node, queue)
-    for _ in range(3):  # the marks follow two calls behind
+    for _ in range(3):  # the marks follow two calls behind, and other tests' transactions
+        outlive(api.conn)
         api.rows("reap", limit=100_000)
     with explained(api.conn) as claim:
         assert api.claim(node, queue) == []

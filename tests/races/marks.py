@@ -26,6 +26,11 @@ _CLASS = "select class_id from hwqueue.lease where lease_id = %s"
 # Further than a front may be behind what is claimed and still be said to move.
 FAR = "select nextval('hwqueue.ready_position_seq') from generate_series(1, 1001)"
 NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
+_SKIP = """
+  update hwqueue.low_water w set version = w.version + %s
+  from hwqueue.queue q where q.shard_id = w.shard_id and q.queue_id = w.queue_id
+   and q.name = %s and w.class_id = 0
+"""
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
 
 
@@ -101,6 +106,10 @@ class Line:
         while not reached():
             assert time.monotonic() < give_up_at, f"the marks are still {self.marks()}"
             self.work(**options)
+
+    def skip_versions(self, count: int) -> None:
+        """As if the marks of the queue had moved so many times."""
+        self.conn.execute(_SKIP, [count, self.queue])
 
     def settle_in(self, *priorities: int) -> None:
         """Work until the mark of each priority has moved."""

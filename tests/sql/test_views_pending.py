@@ -8,8 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, outlive
+from tests.sql.api import Api, Row
 from tests.sql.placed import spawn_placed
+from tests.sql.test_terms import settle_terms
 
 SERVICE = str(uuid4())
 
@@ -275,9 +276,7 @@ def test_what_other_leases_do_takes_nodes_away(api: Api) -> None:
 
     def ready(*, labels: dict[str, str], **placement: Any) -> tuple[UUID, tuple[int, int]]:
         lease = api.spawn(queue, placement=placement, labels=labels)
-        outlive(api.conn)
-        for _ in range(4):
-            api.rows("reap")
+        settle_terms(api)
         rows = {row["class_id"]: row for row in api.rows("pending_reasons", queue=queue)}
         row = rows[class_of(api, lease)]
         return lease, (row["nodes_matching"], row["nodes_free"])
