@@ -9,7 +9,6 @@ import psycopg
 
 from tests.direct import Direct, Row
 from tests.races.cluster import QUEUE, register
-from tests.races.interleave import TIMEOUT
 
 _MARKS = """
   select m.rank, m.position
@@ -32,6 +31,7 @@ _SKIP = """
    and q.name = %s and w.class_id = 0
 """
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
+_PATIENCE = 60.0  # seconds
 
 
 class Line:
@@ -102,7 +102,7 @@ class Line:
 
     def work_until(self, reached: Callable[[], bool], **options: Any) -> None:
         """Work until then: other tests' transactions, anywhere on the server, hold marks back."""
-        give_up_at = time.monotonic() + TIMEOUT
+        give_up_at = time.monotonic() + _PATIENCE
         while not reached():
             assert time.monotonic() < give_up_at, f"the marks are still {self.marks()}"
             self.work(**options)
