@@ -12,6 +12,8 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from tests.patience import looks
+
 Row = dict[str, Any]
 TASK = "work"
 _IN_FORCE = """
@@ -208,11 +210,10 @@ class Direct:
 
         It comes into force in steps, each once the transactions of other sessions are over.
         """
-        for _ in range(3000):
+        for _ in looks():
             self.reap()
             if self.conn.execute(_IN_FORCE).fetchone() == (True,):
                 return
-            self.conn.execute("select pg_sleep(0.01)")
         raise AssertionError("some session on this server keeps a transaction open")
 
     def lease(self, lease: UUID) -> Row:

@@ -1,6 +1,5 @@
 """A queue at work: low-water marks seen from outside, and cycles of work that move them."""
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -8,6 +7,7 @@ from uuid import UUID
 import psycopg
 
 from tests.direct import Direct, Row
+from tests.patience import looks
 from tests.races.cluster import QUEUE, register
 
 _MARKS = """
@@ -24,6 +24,7 @@ _FRONT = """
 _CLASS = "select class_id from hwqueue.lease where lease_id = %s"
 # Further than a front may be behind what is claimed and still be said to move.
 FAR = "select nextval('hwqueue.ready_position_seq') from generate_series(1, 1001)"
+_MOVES = 32  # so many claims, about, move a mark once
 NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
 _SKIP = """
   update hwqueue.low_water w set version = w.version + %s
@@ -31,7 +32,6 @@ _SKIP = """
    and q.name = %s and w.class_id = 0
 """
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
-_PATIENCE = 60.0  # seconds
 
 
 class Line:
@@ -102,10 +102,11 @@ class Line:
 
     def work_until(self, reached: Callable[[], bool], **options: Any) -> None:
         """Work until then: other tests' transactions, anywhere on the server, hold marks back."""
-        give_up_at = time.monotonic() + _PATIENCE
-        while not reached():
-            assert time.monotonic() < give_up_at, f"the marks are still {self.marks()}"
-            self.work(**options)
+        for _ in looks():
+            if reached():
+                return
+            self.work(_MOVES, **options)
+        raise AssertionError(f"the marks are still {self.marks()}")
 
     def skip_versions(self, count: int) -> None:
         """As if the marks of the queue had moved so many times."""

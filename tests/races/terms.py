@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from tests.direct import Direct, Row
+from tests.patience import looks
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor
 
@@ -28,7 +29,6 @@ RACK = "rack"
 ZONE = "label:zone"
 FAR = 9  # claims while something is open: more than a term needs when nothing is
 _PAUSE = 4711  # an advisory lock: whoever comes to a pause waits for it
-_LOOKS = 6000  # one every 10 ms: transactions of other tests on this server may be open
 _PAUSE_FUNCTION = """
 create or replace function hwqueue.test_pause() returns void language plpgsql as $$
 begin
@@ -97,12 +97,10 @@ def known(
 
 def publish(direct: Direct, how: LiteralString = "select hwqueue.reap()") -> None:
     """Bring all terms of committed classes into force."""
-    for look in range(_LOOKS):
+    for look in looks():
         direct.conn.execute(how)
         if look > 0 and unpublished(direct.conn) == 0:
             return
-        if look > 5:
-            direct.conn.execute("select pg_sleep(0.01)")
     raise AssertionError("some session on this server keeps a transaction open")
 
 

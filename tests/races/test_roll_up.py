@@ -12,6 +12,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
+from tests.patience import looks
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import TIMEOUT, interleave
 from tests.sql.api import count_all
@@ -122,7 +123,7 @@ def test_transactions_that_end_no_lease_hold_nothing_back(
 
 def count_until(conn: psycopg.Connection, **expected: int) -> None:
     """Reap until so much is counted: other tests may hold it back for a moment."""
-    for _ in range(200):
+    for _ in looks():
         Direct(conn).reap()
         if counted(conn) == dict.fromkeys(ENDS, 0) | expected:
             return

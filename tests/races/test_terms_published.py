@@ -9,6 +9,7 @@ import pytest
 
 from hwqueue.testing import install_clock
 from tests.direct import Direct, Row
+from tests.patience import looks
 from tests.races.cluster import QUEUE, SHORT, node_spec
 from tests.races.interleave import TIMEOUT, interleave
 from tests.races.terms import (
@@ -121,13 +122,12 @@ def test_nobody_reaps(conn: psycopg.Connection, dsn: str, who: str) -> None:
     with interleave(dsn, SHORT) as actor:
         other = actor()
         granted: list[Any] = []
-        for _ in range(600):
+        for _ in looks():
             clock.advance(timedelta(seconds=1))
             assert other.direct.claim(OTHER, *two_node) == []
             granted = ids(other.direct.claim(OTHER, *elsewhere))
             if granted:
                 break
-            conn.execute("select pg_sleep(0.01)")
     assert granted == [held]
     assert broken(conn) == []
     direct.complete(found, claim["claim_token"])
@@ -141,11 +141,10 @@ def test_a_single_node_brings_it_into_force(conn: psycopg.Connection) -> None:
     node = place(conn, 1, 1)
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
     granted: list[Any] = []
-    for _ in range(1000):
+    for _ in looks():
         granted = ids(direct.claim(OTHER, *node))
         if granted:
             break
-        conn.execute("select pg_sleep(0.01)")
     assert granted == [held]
 
 

@@ -19,6 +19,8 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int8
 
+from tests.patience import looks
+
 Row = dict[str, Any]
 TASK = "work"
 NOBODY = UUID("00000000-0000-7000-8000-000000000000")  # no lease and no node has this id
@@ -36,7 +38,6 @@ _ALL_OVER = "select pg_snapshot_xmin(pg_current_snapshot()) > %s::text::xid8"
 _COUNTED = """
   select counted_to >= %s from hwqueue.reap_mark order by version desc limit 1
 """
-_LOOKS = 6000  # one every 10 ms
 _numbers = count(1)
 
 
@@ -221,10 +222,9 @@ def outlive(conn: psycopg.Connection[Any]) -> None:
     What may have been seen by a transaction that still runs is kept for it; other tests have some.
     """
     mine = conn.execute("select pg_current_xact_id()::text").fetchone()
-    for _ in range(_LOOKS):
+    for _ in looks():
         if conn.execute(_ALL_OVER, mine).fetchone() == (True,):
             return
-        conn.execute("select pg_sleep(0.01)")
     raise AssertionError("some session on this server keeps a transaction open")
 
 
@@ -234,11 +234,10 @@ def count_all(conn: psycopg.Connection[Any]) -> None:
     A transaction that is open at the very moment of a reap, anywhere, puts that off to the next.
     """
     now = conn.execute("select hwqueue.clock()").fetchone()
-    for _ in range(_LOOKS):
+    for _ in looks():
         conn.execute("select hwqueue.reap()")
         if conn.execute(_COUNTED, now).fetchone() == (True,):
             return
-        conn.execute("select pg_sleep(0.01)")
     raise AssertionError("some session keeps a transaction open in which it has settled something")
 
 

@@ -8,6 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
+from tests.patience import looks
 from tests.sql.api import Api, Node, Row, token
 
 WEB: Row = {"labels": {"app": "web"}}
@@ -35,11 +36,10 @@ def in_force(api: Api) -> bool:
 
 def settle_terms(api: Api) -> None:
     """Bring new terms into force; other sessions on this server may hold them up a little."""
-    for look in range(600):
+    for look in looks():
         api.rows("reap")
         if look and in_force(api):
             return
-        api.conn.execute("select pg_sleep(0.01)")
     raise AssertionError("some session on this server keeps a transaction open")
 
 
@@ -58,11 +58,7 @@ def fleet(api: Api) -> list[Node]:
 
 def granted_in_time(api: Api, node: Node, queue: str, wanted: UUID) -> bool:
     """Whether the node gets a lease, be it after others; what other sessions hold up passes."""
-    for _ in range(600):
-        if wanted in api.claimed(node, queue):
-            return True
-        api.conn.execute("select pg_sleep(0.01)")
-    return False
+    return any(wanted in api.claimed(node, queue) for _ in looks())
 
 
 def test_claims_alone_bring_a_term_into_force(api: Api, fleet: list[Node]) -> None:
@@ -85,7 +81,7 @@ def test_a_term_that_ever_new_classes_meet_comes_into_force(api: Api, fleet: lis
     queue = api.queue()
     everything: Row = {"leases": {"labels": {}}, "domain": "rack", "away": True}
     lease = api.spawn(queue, placement={"require": [everything]}, priority=9)
-    for number in range(600):
+    for number in looks():
         api.spawn(queue, labels={"n": str(number)})
         api.rows("reap")
         if number > 2 and in_force(api):
@@ -256,11 +252,10 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
     assert claim["lease_id"] == lease
     api.rows("complete_lease", **token(claim))
     clock.advance(timedelta(days=1))
-    for _ in range(600):  # other sessions on this server may keep it from going
+    for _ in looks():
         api.rows("prune")
         if known() == 0:
             break
-        api.conn.execute("select pg_sleep(0.01)")
     assert known() == 0
     checked = api.conn.execute(
         "select bool_or(e.is_checked) from hwqueue.profile_eligibility e"

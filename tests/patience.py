@@ -1,0 +1,28 @@
+"""How long a test waits for what a transaction of another test, anywhere on the server, holds up.
+
+An upgrade in one of them takes seconds; much of what hwqueue does waits for what was open before.
+"""
+
+import time
+from collections.abc import Iterator
+
+SECONDS = 60.0  # only a broken test waits that long
+_AT_ONCE = 5  # looks without a pause: mostly nothing is open
+_PAUSE = 0.01  # seconds
+
+
+def looks() -> Iterator[int]:
+    """Count looks, with pauses between them, until it is time to give up.
+
+    for look in looks():
+        if happened():
+            return
+    raise AssertionError("it did not happen")
+    """
+    give_up_at = time.monotonic() + SECONDS
+    look = 0
+    while time.monotonic() < give_up_at:
+        yield look
+        look += 1
+        if look > _AT_ONCE:
+            time.sleep(_PAUSE)
