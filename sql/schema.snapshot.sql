@@ -56,13 +56,15 @@ CREATE TYPE hwqueue.picked AS (
 );
 
 CREATE TYPE hwqueue.scan_from AS (
-	tier smallint,
-	rank bigint,
-	"position" bigint,
-	stands boolean,
+	queue_ids integer[],
 	tiers smallint[],
 	ranks bigint[],
-	positions bigint[]
+	positions bigint[],
+	stands boolean[],
+	differ boolean,
+	class_tiers smallint[],
+	class_ranks bigint[],
+	class_positions bigint[]
 );
 
 CREATE TYPE hwqueue.spawn_request AS (
@@ -1723,11 +1725,10 @@ declare
   v_room hwqueue.headroom;
   v_at_mark boolean;
   v_left int;
-  v_turn int := 1 + floor(random() * p_qty);  -- which lease moves marks on (v_mover): each class has its turn
   v_places tid[];
   v_picked hwqueue.picked;
   v_entry hwqueue.ready;
-  v_mover hwqueue.ready;
+  v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
@@ -1771,8 +1772,8 @@ begin
     end if;
     score := coalesce(v_picked.score, 0);
     if cardinality(v_places) > 1 then
-      if v_turn between 1 + p_qty - v_left and cardinality(v_places) + p_qty - v_left then
-        select r.* into v_mover from hwqueue.ready r where r.ctid = v_places[v_turn - p_qty + v_left];
+      if v_moves and random() * (cardinality(v_places) + p_qty - v_left) < cardinality(v_places) then
+        select r.* into v_mover from hwqueue.ready r where r.ctid = (select v_places[1 + floor(random() * cardinality(v_places))::int]);
       end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
@@ -1786,7 +1787,7 @@ begin
     end if;
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
-    v_mover := case when v_turn = p_qty - v_left then v_entry else v_mover end;
+    v_mover := case when v_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
     into task_name, params, headers, v_timeout
     from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
@@ -2027,28 +2028,32 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_shard integer) RETURNS hwqueue.scan_from
+CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard integer) RETURNS hwqueue.scan_from
     LANGUAGE plpgsql
     AS $$
 begin
-  if p_from.stands then
+  if p_from.differ then
     select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality), array_agg(f.position order by k.ordinality)
-    into p_from.tiers, p_from.ranks, p_from.positions
+    into p_from.class_tiers, p_from.class_ranks, p_from.class_positions
     from unnest(p_classes) with ordinality k(class_id, ordinality)
-    left join lateral (
-      select w.tiers, w.ranks, w.positions
-      from unnest(p_queue_ids) q(queue_id)
-      cross join lateral (
-        select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-        where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w
-      limit 1) w on true
     cross join lateral (
-      select p_from.tier, p_from.rank, greatest(p_from.position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_from.tier] and w.ranks = array[p_from.rank]  -- mostly a queue has one tier and rank
+      select case when cardinality(p_from.queue_ids) = 1 then 1 else array_position(p_from.queue_ids, (
+        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = k.class_id)) end as number
+      offset 0) q  -- fenced: asked once
+    cross join lateral (
+      select coalesce(p_from.tiers[q.number], 32767::smallint) as tier, coalesce(p_from.ranks[q.number], 0) as rank,
+             coalesce(p_from.positions[q.number], 0) as position) s
+    left join lateral (
+      select w.tiers, w.ranks, w.positions from hwqueue.low_water w
+      where p_from.stands[q.number] and w.shard_id = p_shard and w.queue_id = p_from.queue_ids[q.number] and w.class_id = k.class_id
+      order by w.version desc limit 1) w on true
+    cross join lateral (
+      select s.tier, s.rank, greatest(s.position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]  -- mostly a queue has one tier and rank
       union all
       select x.tier, x.rank, x.position
-      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from.tier, p_from.rank, p_from.position, p_shard) x
-      where w.tiers <> array[p_from.tier] or w.ranks <> array[p_from.rank]) f;
+      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
+      where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
   end if;
   return p_from;
 end
@@ -4065,7 +4070,8 @@ begin
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- to score these takes long
-      and (e.affinity is not null or exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id))
+      and (e.affinity is not null or (
+        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id order by r.tier, r.rank, r.position limit 1))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
                            e.cpu_isolation, e.gpu_exclusivity) = 0
       and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
@@ -4157,57 +4163,67 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_is_dense(p_queue_ids integer[], p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 begin
   return (
     select bool_and(w.seen = p_window)
-    from unnest(p_queue_ids) q(queue_id)
+    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank, position)
     cross join lateral (
       select count(*) as seen from (
         select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_from.tier and r.rank = p_from.rank
-          and r.position between p_from.position and p_from.position + 4095
+        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = q.tier and r.rank = q.rank
+          and r.position between q.position and q.position + 4095
         order by r.position limit p_window) e) w);
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off'
     AS $$
+declare
+  v_seen_to bigint;
+  v_last int;
 begin
-  select f.tier, f.rank, f.score, array_agg(f.position order by f.position), array_agg(f.class_id order by f.position)
-  into tier, rank, score, positions, classes
-  from (
-    select w.tier, w.rank, w.position, w.class_id, k.score
-    from unnest(p_queue_ids) q(queue_id)
+  with seen as not materialized (  -- of one queue it is read once
+    select q.queue_id, w.tier, w.rank, w.position, w.class_id, w.deadline
+    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank, position)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = q.queue_id
-        and (r.tier, r.rank, r.position) >= (p_from_tier, p_from_rank, p_from_position)
+      where r.shard_id = p_shard and r.queue_id = q.queue_id and (r.tier, r.rank, r.position) >= (q.tier, q.rank, q.position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
-    join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = w.class_id
-    where w.deadline is null or w.deadline > p_now
-  ) f
-  group by f.tier, f.rank, f.score order by f.tier, f.rank, f.score desc limit 1;
+  )
+  select l.tier, l.rank, l.score, l.positions, l.classes, case when cardinality(p_from.queue_ids) > 1 then (
+           select min(o.seen_to) from (
+             select case when bool_or((s.tier, s.rank) > (l.tier, l.rank)) then 9223372036854775807
+                         else coalesce(max(s.position) filter (where (s.tier, s.rank) = (l.tier, l.rank)), -1) end as seen_to
+             from seen s group by s.queue_id having count(*) = p_window) o) end
+  into tier, rank, score, positions, classes, v_seen_to
+  from (
+    select s.tier, s.rank, k.score, array_agg(s.position order by s.position) as positions, array_agg(s.class_id order by s.position) as classes
+    from seen s
+    join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = s.class_id
+    where s.deadline is null or s.deadline > p_now
+    group by s.tier, s.rank, k.score order by s.tier, s.rank, k.score desc limit 1) l;
+  if positions[cardinality(positions)] > v_seen_to then
+    v_last := greatest(1, (select count(*) from unnest(positions) p where p <= v_seen_to));
+    positions := positions[1 : v_last];
+    classes := classes[1 : v_last];
+  end if;
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_stands(p_queue_ids integer[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 begin
-  perform 1
-  from unnest(p_queue_ids) q(queue_id)
-  cross join lateral (
-    select w.version, w.stands_until from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
-  where m.version < m.stands_until;
-  return found;
+  return coalesce((
+    select w.version < w.stands_until from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1), false);
 end
 $$;
 
@@ -5841,25 +5857,28 @@ CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_fro
     LANGUAGE plpgsql
     AS $$
 declare
-  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, array[p_queue_id], (p_from_tier, p_from_rank, p_from_position,
-                                                   hwqueue.front_stands(array[p_queue_id], p_shard), null, null, null), p_shard);
+  v_from hwqueue.scan_from;
   v_depth int := p_limit;
   v_seen tid[];
   v_places tid[];
 begin
+  if hwqueue.front_stands(p_queue_id, p_shard) then
+    v_from := hwqueue.class_fronts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
+                                               array[true], true, null, null, null), p_shard);
+  end if;
   if cardinality(p_classes) = 1 then
     return array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
         and (r.tier, r.rank, r.position)
-            >= (coalesce(v_from.tiers[1], p_from_tier), coalesce(v_from.ranks[1], p_from_rank), coalesce(v_from.positions[1], p_from_position))
+            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank), coalesce(v_from.class_positions[1], p_from_position))
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
   end if;
   loop
     v_seen := array(
       select h.place
-      from unnest(p_classes, v_from.tiers, v_from.ranks, v_from.positions) k(class_id, tier, rank, position)
+      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id, tier, rank, position)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
@@ -6491,7 +6510,11 @@ begin
     select w.* into v_marks from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
     if not found then
-      v_marks := (p_shard, p_entry.queue_id, p_entry.class_id, 0, '{}', '{}', '{}', '{}', 0);
+      v_marks.shard_id := p_shard;
+      v_marks.queue_id := p_entry.queue_id;
+      v_marks.class_id := p_entry.class_id;
+      v_marks.version := 0;
+      v_marks.stands_until := 0;
     end if;
     v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
     perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
@@ -6742,48 +6765,45 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_front record;
   v_head record;
-  v_from hwqueue.scan_from;
-  v_start bigint;
+  v_from hwqueue.scan_from := p_from;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
-     and (not p_from.stands or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_queue_ids, p_from, p_window, p_shard)) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_queue_ids, p_from.tier, p_from.rank, p_from.position, p_window, p_now, p_shard);
+     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_from, p_window, p_shard)) then
+    v_front := hwqueue.front_lane(p_classes, p_scores, p_from, p_window, p_now, p_shard);
     tier := v_front.tier;
     rank := v_front.rank;
     score := v_front.score;
     positions := v_front.positions;
     seen_classes := v_front.classes;
-    v_from := p_from;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score;
-      if p_from.stands and i % 16 = 1 then  -- mostly one of the first has something
-        v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_queue_ids, p_from, p_shard);
+      if p_from.differ and i % 16 = 1 then  -- mostly one of the first has something
+        v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_from, p_shard);
       end if;
-      -- a variable, or it would be no bound of the scan; in order, for the index by class
-      v_start := hwqueue.start_in(v_from, (i - 1) % 16 + 1, tier, rank);
-      perform 1 from hwqueue.ready r
+      perform 1 from hwqueue.ready r  -- in order, for the index by class
       where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-        and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
+        and r.position >= hwqueue.start_in(v_from, (i - 1) % 16 + 1, next_lane.tier, next_lane.rank) and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit 1;
       if found then
         score := p_scores[i];
         positions := null;
       end if;
     end loop;
   end if;
-  if tier is null or cardinality(p_queue_ids) > 1 then
+  if tier is null or cardinality(p_from.queue_ids) > 1 then
     -- no front, or those of several queues: a head behind one of them may come before another
-    v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_queue_ids, p_from, p_shard);
+    v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_from, p_shard);
     select h.tier, h.rank, h.position, k.class_id, k.score into v_head
     from (
-      select c.class_id, c.score, coalesce(c.tier, v_from.tier) as tier, coalesce(c.rank, v_from.rank) as rank,
-             coalesce(c.position, v_from.position) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.tiers, v_from.ranks, v_from.positions)
+      select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier, coalesce(c.rank, p_from.ranks[1]) as rank,
+             coalesce(c.position, p_from.positions[1]) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.class_tiers, v_from.class_ranks, v_from.class_positions)
            c(class_id, score, tier, rank, position)) k
     cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
@@ -6795,7 +6815,7 @@ begin
     ) h
     order by h.tier, h.rank, k.score desc, h.position limit 1;
     if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.position)
-                       <= (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
+                       < (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
       tier := v_head.tier;
       rank := v_head.rank;
       score := v_head.score;
@@ -6805,8 +6825,10 @@ begin
     end if;
   end if;
   if tier is not null then
-    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
-                     where k.score = next_lane.score);
+    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score) where k.score = next_lane.score);
+    if cardinality(p_classes) > p_probe and positions is not null then
+      classes := array(select distinct c from unnest(classes || seen_classes) c);
+    end if;
   end if;
 end
 $$;
@@ -9569,7 +9591,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -9577,9 +9599,10 @@ declare
   v_tier smallint := -1;
   v_rank bigint := 0;
 begin
-  select w.tiers, w.ranks, w.positions into v_marks
+  select w.tiers, w.ranks, w.positions, w.version < w.stands_until as stands into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  stands := coalesce(v_marks.stands, false);
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
     select b.tier, b.rank, b.position into tier, rank, "position"
     from hwqueue.first_between(p_queue_id, v_tier, v_rank, coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard) b;
@@ -9592,6 +9615,25 @@ begin
     order by r.position limit 1;
     exit when found;
   end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_classes integer, p_shard integer) RETURNS hwqueue.scan_from
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_from hwqueue.scan_from;
+begin
+  select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position), array_agg(f.stands),
+         bool_or(f.stands) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
+           or max(f.position) - min(f.position) > greatest(1000, 10 * p_classes)
+  into v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions, v_from.stands, v_from.differ
+  from (
+    select q.queue_id, f.tier, f.rank, f.position, f.stands
+    from unnest(p_queue_ids) q(queue_id)
+    cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+    where f.tier is not null order by f.tier, f.rank, f.position) f;
+  return v_from;
 end
 $$;
 
@@ -11642,8 +11684,8 @@ CREATE FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_ti
     AS $$
   select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
               else 9223372036854775807 end
-  from (select coalesce(p_from.tiers[p_index], p_from.tier) as tier, coalesce(p_from.ranks[p_index], p_from.rank) as rank,
-               coalesce(p_from.positions[p_index], p_from.position) as position) f
+  from (select coalesce(p_from.class_tiers[p_index], p_from.tiers[1]) as tier, coalesce(p_from.class_ranks[p_index], p_from.ranks[1]) as rank,
+               coalesce(p_from.class_positions[p_index], p_from.positions[1]) as position) f
 $$;
 
 CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
@@ -11745,29 +11787,23 @@ CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[
     LANGUAGE plpgsql
     AS $$
 declare
-  -- of several fronts, and classes that are not probed, what comes second is another question
-  v_limit int := case when cardinality(p_queue_ids) > 1 and cardinality(p_classes) > p_probe then 1 else p_limit end;
-  v_front record;
-  v_from hwqueue.scan_from;
+  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
   v_lane record;
+  v_is_seen boolean;
+  v_limit int;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  -- the first of the fronts: no queue has anything before it
-  select f.tier, f.rank, f.position, hwqueue.front_stands(p_queue_ids, p_shard) as stands into v_front
-  from unnest(p_queue_ids) q(queue_id)
-  cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-  where f.tier is not null order by f.tier, f.rank, f.position limit 1;
-  if not found then
-    return;
-  end if;
-  v_from := (v_front.tier, v_front.rank, v_front.position, v_front.stands, null, null, null);
   loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
+    exit when v_from.queue_ids is null;
+    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
+    v_is_seen := v_lane.positions is not null and v_lane.is_head is not true;
+    -- of several queues, and classes that are not probed, what comes second is another question, unless it was seen
+    v_limit := case when v_is_seen or cardinality(v_from.queue_ids) = 1 or cardinality(p_classes) <= p_probe then p_limit else 1 end;
+    places := hwqueue.take_lane(v_lane.classes, case when v_is_seen or v_limit = 1 then v_lane.positions end, v_lane.seen_classes, v_from,
+                                v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -11933,7 +11969,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -11944,15 +11980,18 @@ begin
   v_places := array(
     select r.ctid
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join unnest(p_queue_ids) q(queue_id)
-    join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
+    cross join lateral (  -- with a limit: by key, one by one
+      select x.ctid as place from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position = f.position
+      order by x.position limit 1) h
+    join hwqueue.ready r on r.ctid = h.place
     where r.class_id = f.class_id
     order by f.ordinal limit p_limit
     for update of r skip locked);
   if v_places <> '{}' then
     return v_places;
   end if;
-  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, p_from, p_shard);
+  v_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
   loop
     v_places := array(
       select r.ctid
@@ -14977,7 +15016,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varyi
 
 REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
 
@@ -15170,11 +15209,11 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_queue_ids integer[], p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_ids integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
@@ -15465,7 +15504,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -15698,7 +15737,9 @@ REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_classes integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15945,7 +15986,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids integer[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 

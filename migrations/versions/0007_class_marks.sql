@@ -2,11 +2,13 @@
 alter table hwqueue.low_water add column stands_until bigint not null default 0;
 comment on column hwqueue.low_water.stands_until is 'of a queue (class_id 0): below this version claims look for marks of classes';
 
--- Where scans start. Nothing that a claim may take comes before tier, rank and position. If the front stands still (stands): of the class
--- at some place of a list of classes nothing comes before what stands there in the arrays, once class_fronts has filled them.
+-- Where scans start: at the fronts of the queues that have anything, the first of all first. stands: which of them stand still. differ: it is worth
+-- while to start each class where it begins itself; then class_fronts says where, for a list of classes, in class_*.
 create type hwqueue.scan_from as (
-  tier smallint, rank bigint, "position" bigint, stands boolean, tiers smallint[], ranks bigint[], positions bigint[]
+  queue_ids int[], tiers smallint[], ranks bigint[], positions bigint[], stands boolean[], differ boolean,
+  class_tiers smallint[], class_ranks bigint[], class_positions bigint[]
 );
+drop function if exists hwqueue.queue_front(int, int);
 
 drop function if exists hwqueue.move_low_water(int, bigint, smallint, bigint, int);
 drop function if exists hwqueue.lock_heads(bigint[], smallint, bigint, bigint, int, timestamptz, int);

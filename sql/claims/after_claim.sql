@@ -1,5 +1,5 @@
 -- What a claim does when it has granted what it could, now and then: notes that the node lives; moves the low-water marks on (p_moves)
--- past the entry that it granted last (p_entry); when it granted nothing, looks after what nobody settled, should no one call reap.
+-- past one of the entries that it granted (p_entry); when it granted nothing, looks after what nobody settled, should no one call reap.
 -- Locks: the caller holds node_state; claims, ready entries and marks, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids int[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint,
                                                p_now timestamptz, p_shard int) returns void

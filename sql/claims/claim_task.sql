@@ -23,11 +23,10 @@ declare
   v_room hwqueue.headroom;
   v_at_mark boolean;
   v_left int;
-  v_turn int := 1 + floor(random() * p_qty);  -- which lease moves marks on (v_mover): each class has its turn
   v_places tid[];
   v_picked hwqueue.picked;
   v_entry hwqueue.ready;
-  v_mover hwqueue.ready;
+  v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
   v_taken record;
   v_timeout interval;
   v_changed boolean := false;
@@ -71,8 +70,8 @@ begin
     end if;
     score := coalesce(v_picked.score, 0);
     if cardinality(v_places) > 1 then
-      if v_turn between 1 + p_qty - v_left and cardinality(v_places) + p_qty - v_left then
-        select r.* into v_mover from hwqueue.ready r where r.ctid = v_places[v_turn - p_qty + v_left];
+      if v_moves and random() * (cardinality(v_places) + p_qty - v_left) < cardinality(v_places) then
+        select r.* into v_mover from hwqueue.ready r where r.ctid = (select v_places[1 + floor(random() * cardinality(v_places))::int]);
       end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
@@ -86,7 +85,7 @@ begin
     end if;
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
-    v_mover := case when v_turn = p_qty - v_left then v_entry else v_mover end;
+    v_mover := case when v_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
     select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
     into task_name, params, headers, v_timeout
     from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;

@@ -2,61 +2,38 @@
 -- scan for another class from there on would walk all that was claimed of it since. So such classes get marks of their own (in
 -- low_water, by class_id), which claims look for until the front has moved on for a while.
 
--- Whether the front of one of these queues stands still.
+-- Where scans start, with where each of these classes does, if they differ: at its own mark, or at the front of its queue. One whose queue had
+-- nothing starts behind everything.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.front_stands(p_queue_ids int[], p_shard int) returns boolean
+create or replace function hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard int) returns hwqueue.scan_from
 language plpgsql volatile
 as $$
 begin
-  perform 1
-  from unnest(p_queue_ids) q(queue_id)
-  cross join lateral (
-    select w.version, w.stands_until from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = q.queue_id and w.class_id = 0 order by w.version desc limit 1) m
-  where m.version < m.stands_until;
-  return found;
-end
-$$;
-
--- Where scans of these classes of these queues start, given where the first of the fronts is and whether it stands.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.class_fronts(p_classes bigint[], p_queue_ids int[], p_from hwqueue.scan_from, p_shard int)
-returns hwqueue.scan_from
-language plpgsql volatile
-as $$
-begin
-  if p_from.stands then
+  if p_from.differ then
     select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality), array_agg(f.position order by k.ordinality)
-    into p_from.tiers, p_from.ranks, p_from.positions
+    into p_from.class_tiers, p_from.class_ranks, p_from.class_positions
     from unnest(p_classes) with ordinality k(class_id, ordinality)
-    left join lateral (
-      select w.tiers, w.ranks, w.positions
-      from unnest(p_queue_ids) q(queue_id)
-      cross join lateral (
-        select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-        where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w
-      limit 1) w on true
     cross join lateral (
-      select p_from.tier, p_from.rank, greatest(p_from.position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_from.tier] and w.ranks = array[p_from.rank]  -- mostly a queue has one tier and rank
+      select case when cardinality(p_from.queue_ids) = 1 then 1 else array_position(p_from.queue_ids, (
+        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = k.class_id)) end as number
+      offset 0) q  -- fenced: asked once
+    cross join lateral (
+      select coalesce(p_from.tiers[q.number], 32767::smallint) as tier, coalesce(p_from.ranks[q.number], 0) as rank,
+             coalesce(p_from.positions[q.number], 0) as position) s
+    left join lateral (
+      select w.tiers, w.ranks, w.positions from hwqueue.low_water w
+      where p_from.stands[q.number] and w.shard_id = p_shard and w.queue_id = p_from.queue_ids[q.number] and w.class_id = k.class_id
+      order by w.version desc limit 1) w on true
+    cross join lateral (
+      select s.tier, s.rank, greatest(s.position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]  -- mostly a queue has one tier and rank
       union all
       select x.tier, x.rank, x.position
-      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from.tier, p_from.rank, p_from.position, p_shard) x
-      where w.tiers <> array[p_from.tier] or w.ranks <> array[p_from.rank]) f;
+      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
+      where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
   end if;
   return p_from;
 end
-$$;
-
--- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.start_in(p_from hwqueue.scan_from, p_index int, p_tier smallint, p_rank bigint) returns bigint
-language sql immutable
-as $$
-  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
-              else 9223372036854775807 end
-  from (select coalesce(p_from.tiers[p_index], p_from.tier) as tier, coalesce(p_from.ranks[p_index], p_from.rank) as rank,
-               coalesce(p_from.positions[p_index], p_from.position) as position) f
 $$;
 
 -- A place in the order of a class, from p_tier, p_rank, p_position on, before which none of it lives: from one of its marks to the next, as long

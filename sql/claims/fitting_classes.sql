@@ -67,7 +67,8 @@ begin
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- to score these takes long
-      and (e.affinity is not null or exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id))
+      and (e.affinity is not null or (
+        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id order by r.tier, r.rank, r.position limit 1))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
                            e.cpu_isolation, e.gpu_exclusivity) = 0
       and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))

@@ -74,25 +74,28 @@ create or replace function hwqueue.lock_heads(p_classes bigint[], p_queue_id int
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, array[p_queue_id], (p_from_tier, p_from_rank, p_from_position,
-                                                   hwqueue.front_stands(array[p_queue_id], p_shard), null, null, null), p_shard);
+  v_from hwqueue.scan_from;
   v_depth int := p_limit;
   v_seen tid[];
   v_places tid[];
 begin
+  if hwqueue.front_stands(p_queue_id, p_shard) then
+    v_from := hwqueue.class_fronts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
+                                               array[true], true, null, null, null), p_shard);
+  end if;
   if cardinality(p_classes) = 1 then
     return array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
         and (r.tier, r.rank, r.position)
-            >= (coalesce(v_from.tiers[1], p_from_tier), coalesce(v_from.ranks[1], p_from_rank), coalesce(v_from.positions[1], p_from_position))
+            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank), coalesce(v_from.class_positions[1], p_from_position))
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
   end if;
   loop
     v_seen := array(
       select h.place
-      from unnest(p_classes, v_from.tiers, v_from.ranks, v_from.positions) k(class_id, tier, rank, position)
+      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id, tier, rank, position)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)

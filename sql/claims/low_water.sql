@@ -85,7 +85,11 @@ begin
     select w.* into v_marks from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
     if not found then
-      v_marks := (p_shard, p_entry.queue_id, p_entry.class_id, 0, '{}', '{}', '{}', '{}', 0);
+      v_marks.shard_id := p_shard;
+      v_marks.queue_id := p_entry.queue_id;
+      v_marks.class_id := p_entry.class_id;
+      v_marks.version := 0;
+      v_marks.stands_until := 0;
     end if;
     v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
     perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (

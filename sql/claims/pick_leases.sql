@@ -83,29 +83,23 @@ create or replace function hwqueue.take_best(p_classes bigint[], p_scores double
 language plpgsql volatile
 as $$
 declare
-  -- of several fronts, and classes that are not probed, what comes second is another question
-  v_limit int := case when cardinality(p_queue_ids) > 1 and cardinality(p_classes) > p_probe then 1 else p_limit end;
-  v_front record;
-  v_from hwqueue.scan_from;
+  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
   v_lane record;
+  v_is_seen boolean;
+  v_limit int;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  -- the first of the fronts: no queue has anything before it
-  select f.tier, f.rank, f.position, hwqueue.front_stands(p_queue_ids, p_shard) as stands into v_front
-  from unnest(p_queue_ids) q(queue_id)
-  cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-  where f.tier is not null order by f.tier, f.rank, f.position limit 1;
-  if not found then
-    return;
-  end if;
-  v_from := (v_front.tier, v_front.rank, v_front.position, v_front.stands, null, null, null);
   loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, p_queue_ids, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
+    exit when v_from.queue_ids is null;
+    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, p_queue_ids, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
+    v_is_seen := v_lane.positions is not null and v_lane.is_head is not true;
+    -- of several queues, and classes that are not probed, what comes second is another question, unless it was seen
+    v_limit := case when v_is_seen or cardinality(v_from.queue_ids) = 1 or cardinality(p_classes) <= p_probe then p_limit else 1 end;
+    places := hwqueue.take_lane(v_lane.classes, case when v_is_seen or v_limit = 1 then v_lane.positions end, v_lane.seen_classes, v_from,
+                                v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

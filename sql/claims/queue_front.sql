@@ -1,7 +1,7 @@
 -- Where the order of a queue begins: the first entry, which may be held by others. Each tier and rank is read from its low-water
--- mark on, what lies between them whole. Nothing when the queue is empty.
+-- mark on, what lies between them whole. Nothing when the queue is empty. stands: the front stands still (class_fronts).
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.queue_front(p_queue_id int, p_shard int, out tier smallint, out rank bigint, out "position" bigint)
+create or replace function hwqueue.queue_front(p_queue_id int, p_shard int, out tier smallint, out rank bigint, out "position" bigint, out stands boolean)
 language plpgsql volatile
 as $$
 declare
@@ -9,9 +9,10 @@ declare
   v_tier smallint := -1;
   v_rank bigint := 0;
 begin
-  select w.tiers, w.ranks, w.positions into v_marks
+  select w.tiers, w.ranks, w.positions, w.version < w.stands_until as stands into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  stands := coalesce(v_marks.stands, false);
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
     select b.tier, b.rank, b.position into tier, rank, "position"
     from hwqueue.first_between(p_queue_id, v_tier, v_rank, coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard) b;

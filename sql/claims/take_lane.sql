@@ -2,7 +2,7 @@
 -- can be had, else by class, looking further back while all that it saw is held by others. An entry may have got another class since it was seen
 -- there (give_target): by class again, under the lock.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_queue_ids int[],
+create or replace function hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[],
                                              p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
@@ -14,15 +14,18 @@ begin
   v_places := array(
     select r.ctid
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join unnest(p_queue_ids) q(queue_id)
-    join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = p_tier and r.rank = p_rank and r.position = f.position
+    cross join lateral (  -- with a limit: by key, one by one
+      select x.ctid as place from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position = f.position
+      order by x.position limit 1) h
+    join hwqueue.ready r on r.ctid = h.place
     where r.class_id = f.class_id
     order by f.ordinal limit p_limit
     for update of r skip locked);
   if v_places <> '{}' then
     return v_places;
   end if;
-  v_from := hwqueue.class_fronts(p_classes, p_queue_ids, p_from, p_shard);
+  v_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
   loop
     v_places := array(
       select r.ctid

@@ -26,6 +26,10 @@ _CLASS = "select class_id from hwqueue.lease where lease_id = %s"
 FAR = "select nextval('hwqueue.ready_position_seq') from generate_series(1, 1001)"
 _MOVES = 32  # so many claims, about, move a mark once
 NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
+_VERSION = """
+  select max(w.version) from hwqueue.low_water w join hwqueue.queue q using (shard_id, queue_id)
+  where q.name = %s and w.class_id = 0
+"""
 _SKIP = """
   update hwqueue.low_water w set version = w.version + %s
   from hwqueue.queue q where q.shard_id = w.shard_id and q.queue_id = w.queue_id
@@ -107,6 +111,12 @@ class Line:
                 return
             self.work(_MOVES, **options)
         raise AssertionError(f"the marks are still {self.marks()}")
+
+    def versions(self) -> int:
+        """How often the marks of the queue have moved."""
+        row = self.conn.execute(_VERSION, [self.queue]).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def skip_versions(self, count: int) -> None:
         """As if the marks of the queue had moved so many times."""

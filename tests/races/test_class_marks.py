@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.patience import looks
 from tests.races.cluster import SHORT
 from tests.races.interleave import interleave
 from tests.races.marks import FAR, NOWHERE, Line, position
@@ -112,6 +113,20 @@ def test_a_lease_with_a_class_of_its_own(conn: psycopg.Connection) -> None:
     assert line.claim()["lease_id"] == named
     line.work(6)
     assert line.marks_of(own) == {}
+
+
+def test_claims_that_ask_for_many_and_get_one_move_marks(conn: psycopg.Connection) -> None:
+    """One of the leases that are granted does it, however many were asked for."""
+    line = Line(conn)
+    for _ in looks():
+        before = line.versions()
+        for _ in range(20):
+            line.spawn()
+            [claim] = line.direct.claim(line.queue, *line.node, qty=1000)
+            line.direct.complete(claim["lease_id"], claim["claim_token"])
+        if line.versions() >= before + 10:
+            return
+    raise AssertionError(f"the marks are still {line.marks()}")
 
 
 def test_two_sessions_write_the_first_mark(conn: psycopg.Connection, dsn: str) -> None:
