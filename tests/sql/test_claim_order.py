@@ -128,12 +128,17 @@ def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> Non
 
 @pytest.mark.parametrize("qty", [1, 4])
 @pytest.mark.parametrize("probe", [1, 3])
+@pytest.mark.parametrize("window", [2, 5, 100])
 def test_the_front_of_two_queues_with_more_classes_than_are_probed(
-    api: Api, probe: int, qty: int
+    api: Api, window: int, probe: int, qty: int
 ) -> None:
-    """The head of a probed class takes nothing before what stands older at a front."""
-    queues = [api.queue(probe=probe), api.queue(probe=probe)]
-    leases = [api.spawn(queues[n % 2], labels={"n": str(n * 7 % 5)}) for n in range(20)]
+    """The head of a probed class takes nothing before what stands older at a front.
+
+    Nor does a batch take what one front shows before what the other does not show yet.
+    """
+    queues = [api.queue(probe=probe, window=window) for _ in range(2)]
+    turns = [queues[n % 7 % 3 // 2] for n in range(20)]
+    leases = [api.spawn(queue, labels={"n": str(n * 7 % 5)}) for n, queue in enumerate(turns)]
     node = api.node()
     assert [lease for _ in leases for lease in api.claimed(node, *queues, qty=qty)] == leases
 
