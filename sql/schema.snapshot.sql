@@ -11985,7 +11985,7 @@ begin
       where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position = f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
-    where r.class_id = f.class_id
+    where (r.class_id = f.class_id) is true  -- not for an index: by its place
     order by f.ordinal limit p_limit
     for update of r skip locked);
   if v_places <> '{}' then
@@ -12007,7 +12007,7 @@ begin
         order by h.position limit v_depth
       ) c
       join hwqueue.ready r on r.ctid = c.place
-      where r.class_id = any (p_classes)
+      where (r.class_id = any (p_classes)) is true  -- as above
       limit p_limit
       for update of r skip locked);
     exit when v_places <> '{}' or v_depth >= 16384;
