@@ -4179,14 +4179,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off'
     AS $$
 declare
   v_seen_to bigint;
-  v_last int;
 begin
   with seen as not materialized (  -- of one queue it is read once
     select q.queue_id, w.tier, w.rank, w.position, w.class_id, w.deadline
@@ -4209,11 +4208,7 @@ begin
     join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = s.class_id
     where s.deadline is null or s.deadline > p_now
     group by s.tier, s.rank, k.score order by s.tier, s.rank, k.score desc limit 1) l;
-  if positions[cardinality(positions)] > v_seen_to then
-    v_last := greatest(1, (select count(*) from unnest(positions) p where p <= v_seen_to));
-    positions := positions[1 : v_last];
-    classes := classes[1 : v_last];
-  end if;
+  takes := case when v_seen_to is not null then greatest(1, (select count(*) from unnest(positions) p where p <= v_seen_to)) end;
 end
 $$;
 
@@ -6765,13 +6760,14 @@ CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline intege
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) RETURNS record
+CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_front record;
   v_head record;
   v_from hwqueue.scan_from := p_from;
+  v_start bigint;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
      and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_from, p_window, p_shard)) then
@@ -6781,15 +6777,17 @@ begin
     score := v_front.score;
     positions := v_front.positions;
     seen_classes := v_front.classes;
+    takes := v_front.takes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
-      exit when tier is null or p_scores[i] <= score;
+      exit when tier is null or p_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
       if p_from.differ and i % 16 = 1 then  -- mostly one of the first has something
         v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_from, p_shard);
       end if;
-      perform 1 from hwqueue.ready r  -- in order, for the index by class
+      -- not in the statement: before Postgres 18 it would be planned each time. In order, for the index by class
+      v_start := hwqueue.start_in(v_from, (i - 1) % 16 + 1, tier, rank);
+      perform 1 from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-        and r.position >= hwqueue.start_in(v_from, (i - 1) % 16 + 1, next_lane.tier, next_lane.rank) and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit 1;
+        and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
       if found then
         score := p_scores[i];
         positions := null;
@@ -6822,6 +6820,7 @@ begin
       positions := array[v_head.position];
       seen_classes := array[v_head.class_id];
       is_head := true;
+      takes := case when cardinality(p_classes) > p_probe and cardinality(p_from.queue_ids) > 1 then 1 end;
     end if;
   end if;
   if tier is not null then
@@ -9618,7 +9617,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_classes integer, p_shard integer) RETURNS hwqueue.scan_from
+CREATE FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) RETURNS hwqueue.scan_from
     LANGUAGE plpgsql
     AS $$
 declare
@@ -9626,7 +9625,7 @@ declare
 begin
   select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position), array_agg(f.stands),
          bool_or(f.stands) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
-           or max(f.position) - min(f.position) > greatest(1000, 10 * p_classes)
+           or max(f.position) - min(f.position) > greatest(1000, 10 * p_class_count)
   into v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions, v_from.stands, v_from.differ
   from (
     select q.queue_id, f.tier, f.rank, f.position, f.stands
@@ -11789,21 +11788,17 @@ CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[
 declare
   v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
   v_lane record;
-  v_is_seen boolean;
   v_limit int;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  loop
-    exit when v_from.queue_ids is null;
+  while v_from.queue_ids is not null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    v_is_seen := v_lane.positions is not null and v_lane.is_head is not true;
-    -- of several queues, and classes that are not probed, what comes second is another question, unless it was seen
-    v_limit := case when v_is_seen or cardinality(v_from.queue_ids) = 1 or cardinality(p_classes) <= p_probe then p_limit else 1 end;
-    places := hwqueue.take_lane(v_lane.classes, case when v_is_seen or v_limit = 1 then v_lane.positions end, v_lane.seen_classes, v_from,
-                                v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
+    v_limit := least(p_limit, v_lane.takes);
+    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;
@@ -11980,9 +11975,9 @@ begin
   v_places := array(
     select r.ctid
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join lateral (  -- with a limit: by key, one by one
+    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
       select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position = f.position
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position between f.position and f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
     where (r.class_id = f.class_id) is true  -- not for an index: by its place
@@ -15211,7 +15206,7 @@ REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
@@ -15504,7 +15499,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
@@ -15739,7 +15734,7 @@ GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_classes integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

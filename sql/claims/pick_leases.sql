@@ -85,21 +85,17 @@ as $$
 declare
   v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
   v_lane record;
-  v_is_seen boolean;
   v_limit int;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  loop
-    exit when v_from.queue_ids is null;
+  while v_from.queue_ids is not null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null;
-    v_is_seen := v_lane.positions is not null and v_lane.is_head is not true;
-    -- of several queues, and classes that are not probed, what comes second is another question, unless it was seen
-    v_limit := case when v_is_seen or cardinality(v_from.queue_ids) = 1 or cardinality(p_classes) <= p_probe then p_limit else 1 end;
-    places := hwqueue.take_lane(v_lane.classes, case when v_is_seen or v_limit = 1 then v_lane.positions end, v_lane.seen_classes, v_from,
-                                v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
+    v_limit := least(p_limit, v_lane.takes);
+    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
+                                v_lane.seen_classes, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
     score := v_lane.score;
     exit when places <> '{}';
     v_after_tier := v_lane.tier;

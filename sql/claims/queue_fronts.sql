@@ -1,7 +1,7 @@
 -- Where scans of so many classes of these queues start. They differ where a front stands still, or the fronts are far apart: to look up where a class
 -- begins (class_fronts) takes as long as to walk over some ten entries that are gone.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.queue_fronts(p_queue_ids int[], p_classes int, p_shard int) returns hwqueue.scan_from
+create or replace function hwqueue.queue_fronts(p_queue_ids int[], p_class_count int, p_shard int) returns hwqueue.scan_from
 language plpgsql volatile
 as $$
 declare
@@ -9,7 +9,7 @@ declare
 begin
   select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position), array_agg(f.stands),
          bool_or(f.stands) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
-           or max(f.position) - min(f.position) > greatest(1000, 10 * p_classes)
+           or max(f.position) - min(f.position) > greatest(1000, 10 * p_class_count)
   into v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions, v_from.stands, v_from.differ
   from (
     select q.queue_id, f.tier, f.rank, f.position, f.stands

@@ -14,9 +14,9 @@ begin
   v_places := array(
     select r.ctid
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join lateral (  -- with a limit: by key, one by one
+    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
       select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position = f.position
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position between f.position and f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
     where (r.class_id = f.class_id) is true  -- not for an index: by its place
