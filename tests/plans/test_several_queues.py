@@ -9,7 +9,7 @@ from tests.fix_db import fresh_database
 from tests.plans.backlog import batch
 from tests.plans.explain import explained
 from tests.races.marks import FAR, NOWHERE
-from tests.sql.api import Api, Node, Row, completed, outlive
+from tests.sql.api import Api, Node, completed, outlive
 
 CYCLES, BATCH = 250, 20  # leases that are spawned, claimed and completed together
 FIRST = 5  # cycles before the first look
@@ -23,17 +23,12 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
         yield made
 
 
-def claim(api: Api, node: Node, queues: list[str], qty: int = 1) -> list[Row]:
-    """Claim from several queues."""
-    return api.rows("claim_task", **node.who, queues=queues, qty=qty)
-
-
 def pages(api: Api, node: Node, queues: list[str], qty: int = 1) -> int:
     """What a claim touches now."""
     found = []
     for _ in range(2):  # the first one may plan
         with explained(api.conn) as work:
-            assert len(claim(api, node, queues, qty)) == qty
+            assert len(api.claim(node, *queues, qty=qty)) == qty
         found.append(work.buffers)
     return min(found)
 
@@ -54,7 +49,7 @@ def test_a_queue_that_is_idle_keeps_no_mark_of_another(api: Api, dsn: str, prior
                 if cycles - cycle == FIRST:
                     outlive(api.conn)  # other tests' transactions hold marks back
                 batch(api, busy, [{}] * BATCH)
-                ended = completed(*claim(api, node, [idle, busy], BATCH))
+                ended = completed(*api.claim(node, idle, busy, qty=BATCH))
                 api.rows("settle_and_claim", **node.who, **ended, settle=[], queues=[busy], qty=0)
             api.conn.execute("analyze")
             batch(api, busy, [{}] * 2)
@@ -69,7 +64,7 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     for queue in queues:
         batch(api, queue, [{"labels": {"n": str(n)}} for n in range(10)])
     outlive(api.conn)
-    while claim(api, node, queues, 1000):
+    while api.claim(node, *queues, qty=1000):
         pass  # all is judged
     for queue in queues:
         batch(api, queue, [{"labels": {"n": str(n)}} for n in range(10)])
@@ -78,7 +73,7 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     api.spawn(queues[0], priority=9, **NOWHERE)
     api.conn.execute(FAR)
     api.spawn(queues[0], priority=8)
-    assert len(claim(api, node, queues)) == 1
+    assert len(api.claim(node, *queues)) == 1
     stands = api.conn.execute("select bool_or(version < stands_until) from hwqueue.low_water")
     assert stands.fetchone() == (True,)
     assert pages(api, node, queues) <= before + 10 * 10 * len(queues)  # a few for each class
@@ -91,6 +86,6 @@ def test_a_batch_from_two_queues(api: Api) -> None:
     for queue in queues:
         batch(api, queue, [{"labels": {"n": str(n)}} for n in range(30)])
     outlive(api.conn)
-    assert len(claim(api, node, queues)) == 1
+    assert len(api.claim(node, *queues)) == 1
     one, many = pages(api, node, queues), pages(api, node, queues, 25)
     assert many <= 3 * one + 25 * 30  # some for each lease: its entry, its row, its claim

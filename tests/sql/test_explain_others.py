@@ -173,6 +173,7 @@ def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None
             found = explain(api, lease)
             if "slowcoach" in found["headline"]:
                 break
+        assert "slowcoach" in found["headline"]
         assert found["nodes_free"] == 1  # once it is: counted anew
         [reason] = near(found, racks[1])["reasons"]
         assert [h["lease_id"] for h in reason["holders"]] == [str(held["lease_id"])]
