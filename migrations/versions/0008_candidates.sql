@@ -1,0 +1,2 @@
+-- Which classes a claim may take.
+select 1;

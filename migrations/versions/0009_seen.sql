@@ -1,0 +1,2 @@
+-- What has been seen to end.
+select 1;

@@ -1,0 +1,2 @@
+-- Keys for replica identity, and how claims end.
+select 1;

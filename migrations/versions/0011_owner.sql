@@ -1,0 +1,2 @@
+-- An owner that is no superuser; who did what.
+select 1;

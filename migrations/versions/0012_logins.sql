@@ -1,0 +1,2 @@
+-- Nodes and claims belong to a login.
+select 1;

@@ -1,0 +1,2 @@
+-- What it costs to judge a placement; tenants.
+select 1;

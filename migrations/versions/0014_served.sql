@@ -1,0 +1,2 @@
+-- Which queues and tasks nodes serve.
+select 1;
