@@ -117,6 +117,32 @@ def test_what_was_read_before_the_gate(
     assert broken(conn) == []
 
 
+@pytest.mark.parametrize("first_commits", [True, False])
+@domains
+def test_what_was_read_before_the_gate_where_one_runs(
+    conn: psycopg.Connection, dsn: str, domain: str, first_commits: bool
+) -> None:
+    """Two may run in a place where one does, and two claims looked before either was counted."""
+    capped = lease("web", spread("web", domain, max_per_domain=2))
+    direct = Direct(conn)
+    _first, second = two_queues(conn, (capped, capped))
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
+    assert len(direct.claim(QUEUE, *one_node)) == 1
+    direct.spawn(QUEUE, capped)
+    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert len(one.direct.claim(QUEUE, *one_node)) == 1
+        pauses(two)
+        with pause_closed(conn):
+            claimed = two.start(lambda d: d.claim(OTHER, *two_node))
+            two.wait_until_parked()
+            one.commit() if first_commits else one.rollback()
+        assert ids(claimed.result(TIMEOUT)) == ([] if first_commits else [second])
+    assert broken(conn) == []
+
+
 @domains
 @KINDS
 def test_in_another_place(conn: psycopg.Connection, dsn: str, kind: str, domain: str) -> None:

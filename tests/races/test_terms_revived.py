@@ -31,6 +31,24 @@ def test_a_heartbeat_that_is_committed_late(conn: psycopg.Connection, dsn: str) 
     assert direct.claim(QUEUE, *nodes[0]) == []
 
 
+def test_a_better_node_comes_back_after_long(conn: psycopg.Connection, dsn: str) -> None:
+    """By a heartbeat, and at once: what was remembered while it was silent holds no longer."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"patience": "1 hour"})
+    better, other = register(conn, 1, labels={"disk": "ssd"}), register(conn, 2)
+    likes = {"placement": {"prefer": [{"weight": 100, "when": {"tags": {"disk": "ssd"}}}]}}
+    clock.advance(timedelta(minutes=10))
+    direct.heartbeat(*other, [])
+    for _ in range(2):  # the first look may be remembered only by the second
+        direct.spawn(QUEUE, likes)
+        assert len(direct.claim(QUEUE, *other)) == 1
+    direct.heartbeat(*better, [])
+    direct.spawn(QUEUE, likes)
+    assert direct.claim(QUEUE, *other) == []
+    assert len(direct.claim(QUEUE, *better)) == 1
+
+
 def test_a_better_node_proves_to_be_alive(conn: psycopg.Connection, dsn: str) -> None:
     """A second later leases wait for it again."""
     clock = install_clock(conn)

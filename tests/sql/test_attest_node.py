@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.direct import Direct
 from tests.sql.api import NOBODY, Api, Node
 from tests.sql.placed import codes, reasons, running_placed, spawn_placed, stop, verdict
 
@@ -110,6 +111,21 @@ def test_inside_any(api: Api, clock: Clock) -> None:
     clock.advance(MINUTE)
     assert api.claimed(node, queue) == []
     assert api.claimed(labelled, queue) == leases[3:]
+
+
+def test_inside_any_beside_what_runs(api: Api, clock: Clock) -> None:
+    """Trust that has expired is no branch that holds, where the others ask about other leases."""
+    queue, node = api.queue(), api.node(rack=77)
+    with_others = {"leases": {"labels": {"app": "absent"}}, "domain": "rack"}
+    require = [{"any": [[A], [with_others]]}]
+    leases = [spawn_placed(api, queue, require=require) for _ in range(2)]
+    Direct(api.conn).settle_terms()
+    attest(api, node, "a", expires_at=clock.now() + MINUTE)
+    assert api.claimed(node, queue) == leases[:1]
+    clock.advance(MINUTE)
+    assert api.claimed(node, queue) == []
+    attest(api, node, "a")
+    assert api.claimed(node, queue) == leases[1:]
 
 
 def test_nested_lists(api: Api) -> None:

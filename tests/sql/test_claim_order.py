@@ -4,10 +4,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.sql.api import Api, Row, token
+from tests.sql.warm import WarmApi
+
+
+@pytest.fixture(params=["cold", "warm"])
+def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
+    """Nodes at their first claim, and such as have claimed from the queue before."""
+    return Api(conn) if request.param == "cold" else WarmApi(conn)
 
 
 def gpus(count: int) -> list[Row]:
@@ -85,7 +93,7 @@ def test_waiting_is_worth_priority(api: Api, clock: Clock) -> None:
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_the_best_of_two_queues(api: Api, names: str) -> None:
     """Even if all score alike, and what heads the better queue is not for this node."""
-    low, high = (f"{name}-of-{names}" for name in names)
+    low, high = (f"{name}-of-{names}-{type(api).__name__}" for name in names)
     for name in (low, high):
         api.rows("create_queue", queue=name)
     node = api.node()

@@ -3,10 +3,18 @@
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.sql.api import GENERATION, NOBODY, Api, token
+from tests.sql.warm import WarmApi
+
+
+@pytest.fixture(params=["cold", "warm"])
+def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
+    """Nodes at their first claim, and such as have claimed from the queue before."""
+    return Api(conn) if request.param == "cold" else WarmApi(conn)
 
 
 def test_the_row(api: Api, clock: Clock) -> None:

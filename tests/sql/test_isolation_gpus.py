@@ -154,6 +154,18 @@ def test_adopted_work_enters_no_exclusive_device(api: Api) -> None:
     assert [gpu["milli_used"] for gpu in api.used(node)["gpus"]] == [1000, 400]
 
 
+def test_adopted_work_enters_no_device_of_which_a_part_is_taken(api: Api) -> None:
+    gpus = devices(None, 0, None)
+    node, queue = api.node(gpus=gpus, gpu_exclusivity=[*GPU, PART]), api.queue()
+    assert places(assigned(api, node, asking(None, PART, gpu=1))) == [1]
+    options = {"placement": {"resources": {"gpu_milli": 400}}}
+    work = {"queue": queue, "node": node.node_id, "task": "work"}
+    named = options | {"gpus": [gpus[0]["resource_id"]]}
+    assert api.refused("QHA01", "adopt_lease", **work, options=named).field == "options.gpus"
+    api.rows("adopt_lease", **work, options=options)
+    assert api.used(node)["gpus"][2]["milli_used"] == 400
+
+
 def test_adopted_work_that_is_alone_finds_its_device_free(api: Api) -> None:
     node, queue = api.node(gpus=devices(None), gpu_share_mode="exclusive"), api.queue()
     work = {"queue": queue, "node": node.node_id, "task": "work"}

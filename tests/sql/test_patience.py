@@ -163,6 +163,25 @@ def test_a_node_by_name(api: Api, clock: Clock) -> None:
     assert api.claimed(first, queue) == [lease]
 
 
+@pytest.mark.parametrize("gone", ["dead", "cordoned", "deregistered", "too small"])
+def test_a_node_by_name_that_could_not_run_it(api: Api, clock: Clock, gone: str) -> None:
+    """Nobody waits for it."""
+    named, other, _ = fleet(api)
+    queue = api.queue()
+    if gone == "dead":
+        clock.advance(timedelta(seconds=50))
+        api.rows("heartbeat_node", **other.who, claims=[])
+    elif gone == "cordoned":
+        api.rows("cordon_node", node=named.node_id)
+    elif gone == "deregistered":
+        api.rows("deregister_node", node=named.node_id)
+    else:
+        api.node(named.node_id, name=named.name, capacity={"cpu_milli": 1})
+    resources = {"resources": {"cpu_milli": 2}} if gone == "too small" else {}
+    lease = api.spawn(queue, affinity_with=str(named.node_id), placement=resources)
+    assert api.claimed(other, queue) == [lease]
+
+
 @pytest.mark.parametrize("patience", [-1, "soon", "1 month"])
 def test_bad_patience(api: Api, patience: object) -> None:
     refusal = api.refused(

@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, beat, outlive
+from tests.patience import looks
+from tests.sql.api import Api, Row, beat, outlive
 
 MINUTE = timedelta(minutes=1)
 
@@ -51,12 +52,29 @@ def test_the_last_attempt_kills(api: Api, clock: Clock) -> None:
     assert (lease["state"], lease["error"]["reason"]) == ("failed", "claim_expired")
 
 
-def test_grace(api: Api, clock: Clock) -> None:
-    claim = api.running(api.queue(claim_timeout=60, reap_grace=30))
+COUNTED: Row = {"capacity": {"cpu_milli": 1000}, "slots": 1}
+
+
+@pytest.mark.parametrize("spec", [{}, COUNTED], ids=["uncounted", "counted"])
+def test_grace(api: Api, clock: Clock, spec: Row) -> None:
+    claim = api.running(api.queue(claim_timeout=60, reap_grace=30), api.node(**spec))
     for seconds, expired in [(60, 0), (29, 0), (1, 1)]:
         clock.advance(timedelta(seconds=seconds))
         assert api.row("reap")["expired"] == expired
     assert api.state(claim["lease_id"]) == "pending"
+
+
+@pytest.mark.parametrize(("grace", "state"), [(0, "pending"), (3600, "claimed")])
+def test_grace_where_a_node_without_work_reaps(
+    api: Api, clock: Clock, grace: int, state: str
+) -> None:
+    """Nobody calls reap: empty claims of another node end what has been silent for long."""
+    claim = api.running(api.queue(claim_timeout=60, reap_grace=grace))
+    clock.advance(3 * MINUTE)
+    idle, elsewhere = api.node(), api.queue()
+    for _ in range(4):
+        assert api.claim(idle, elsewhere) == []
+    assert api.state(claim["lease_id"]) == state
 
 
 def test_the_next_look_trails_the_end(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
@@ -156,6 +174,22 @@ def test_a_deadline_that_was_over_when_it_was_spawned(api: Api, clock: Clock) ->
     lease = api.spawn(api.queue(), deadline="2020-01-01T00:00:00Z")
     assert api.row("reap")["deadlines"] == 1
     assert api.state(lease) == "failed"
+
+
+def test_many_that_fell_due_after_their_deadline(api: Api, clock: Clock) -> None:
+    """More than a call promotes: those of the later calls fail as soon as the first."""
+    deadline = (clock.now() + MINUTE).isoformat()
+    queue = api.queue()
+    late = [api.spawn(queue, delay=120, deadline=deadline) for _ in range(9)]
+    clock.advance(MINUTE)
+    outlive(api.conn)
+    api.rows("reap")
+    clock.advance(4 * MINUTE)
+    for _ in looks():
+        outlive(api.conn)
+        if not api.row("reap", limit=2)["more"]:
+            break
+    assert {api.state(lease) for lease in late} == {"failed"}
 
 
 def test_not_twice_within_a_span(api: Api, clock: Clock) -> None:

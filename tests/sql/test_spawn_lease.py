@@ -213,6 +213,20 @@ class TestIdempotencyKeys:
         ]
         assert all(row["created"] for row in rows)
 
+    @pytest.mark.parametrize("alone", [True, False], ids=["one spawn", "a batch"])
+    def test_a_key_repeated_is_its_own_tenants_lease(self, api: Api, alone: bool) -> None:
+        """Several tenants have the same key, and each gets back its own lease."""
+        queue, tenants = api.queue(), ("third", "acme", "other")
+        first = {tenant: self.spawn(api, queue, tenant=tenant) for tenant in tenants}
+        for tenant, row in first.items():
+            options = {"idempotency_key": "key", "tenant": tenant}
+            if alone:
+                again = self.spawn(api, queue, tenant=tenant)
+            else:
+                batch = [{"task": "a", "params": {"n": 1}, "options": options}]
+                [again] = api.rows("spawn_leases", queue=queue, leases=batch)
+            assert (again["lease_id"], again["created"]) == (row["lease_id"], False)
+
     def test_a_rolled_back_spawn_leaves_the_key_free(
         self, api: Api, conn: psycopg.Connection
     ) -> None:

@@ -88,6 +88,20 @@ def test_every_end_is_counted_as_what_it_was(api: Api, clock: Clock) -> None:
     }
 
 
+def test_what_ended_at_the_border_of_two_counts_is_counted_once(api: Api, clock: Clock) -> None:
+    """A count ends at the very instant at which something ended; the next one begins there."""
+    queue = api.queue()
+    for _ in range(3):  # the first of them at :00, where a minute ends and the next begins
+        api.rows("complete_lease", **token(api.running(queue)))
+        count_all(api.conn)
+        clock.advance(SECOND)
+    clock.advance(MINUTE - 3 * SECOND)
+    api.rows("complete_lease", **token(api.running(queue)))
+    count_all(api.conn)
+    count(api, clock)
+    assert [row["completed"] for row in api.rows("throughput", queue=queue, minutes=2)] == [3, 1]
+
+
 def test_minutes_follow_each_other(api: Api, clock: Clock) -> None:
     queue, other = api.queue(), api.queue()
     for completions in (2, 0, 1):

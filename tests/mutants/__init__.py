@@ -1,0 +1,1 @@
+"""Planted bugs (mutants.toml), each of which the tests named beside it must catch."""

@@ -1,0 +1,77 @@
+"""Leases past their deadline are not granted, whichever way a claim finds them."""
+
+from datetime import timedelta
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, token
+
+MINUTE = timedelta(minutes=1)
+CAPACITY = {"cpu_milli": 1_000_000}
+
+
+def accustomed(api: Api, queue: str, node: Node, tasks: list[str]) -> None:
+    """Let the node claim leases of all these tasks: each is a class that it then knows."""
+    for _ in range(4):
+        for task in tasks:
+            api.spawn(queue, task)
+        claims = api.claim(node, queue, qty=len(tasks))
+        assert len(claims) == len(tasks)
+        for claim in claims:
+            api.rows("complete_lease", **token(claim))
+
+
+@pytest.mark.parametrize("qty", [1, 5])
+@pytest.mark.parametrize("spec", [{}, {"capacity": CAPACITY}], ids=["uncounted", "counted"])
+@pytest.mark.parametrize("classes", [1, 2, 65, 201])
+def test_of_classes_that_the_node_knows(
+    api: Api, clock: Clock, classes: int, spec: dict[str, object], qty: int
+) -> None:
+    """At the head of the queue, however many classes the node may run."""
+    queue, node = api.queue(window=10_000), api.node(**spec)
+    tasks = [f"task-{number}" for number in range(classes)]
+    accustomed(api, queue, node, tasks)
+    late = api.spawn(queue, tasks[0], deadline=(clock.now() + MINUTE).isoformat())
+    good = api.spawn(queue, tasks[-1])
+    clock.advance(MINUTE)
+    assert api.claimed(node, queue, qty=qty) == [good]
+    assert api.claimed(node, queue, qty=qty) == []
+    assert api.lease(late)["state"] != "claimed"
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_far_behind_the_head(api: Api, clock: Clock, classes: int) -> None:
+    """Where the classes' oldest leases are looked up one class at a time."""
+    queue, node = api.queue(), api.node()
+    tasks = [f"task-{number}" for number in range(classes)]
+    accustomed(api, queue, node, tasks)
+    other = api.queue()
+    stopper = api.spawn(queue, "stopper", placement={"require": [{"tags": {"no": "where"}}]})
+    fill = [{"task": "fill", "options": {}}] * 1000
+    for _ in range(3):  # positions are of all queues: they lie between
+        api.rows("spawn_leases", queue=other, leases=fill)
+    api.spawn(queue, tasks[0], deadline=(clock.now() + MINUTE).isoformat())
+    good = api.spawn(queue, tasks[-1])
+    clock.advance(MINUTE)
+    assert api.claimed(node, queue) == [good]
+    assert api.claimed(node, queue) == []
+    assert api.state(stopper) == "pending"
+
+
+def test_behind_a_lease_that_waits_for_a_better_node(api: Api, clock: Clock) -> None:
+    """A younger lease of the class has waited long enough, an older one is too late."""
+    queue = api.queue(patience=60)
+    api.node(labels={"zone": "a"}, heartbeat_timeout=3600)
+    worse = api.node(labels={"zone": "b"}, heartbeat_timeout=3600)
+    placement = {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}]}
+    late = api.spawn(
+        queue,
+        priority=1,
+        placement=placement,
+        deadline=(clock.now() + timedelta(seconds=70)).isoformat(),
+    )
+    clock.advance(timedelta(seconds=70))
+    first = api.spawn(queue, priority=2, placement=placement)
+    assert api.claimed(worse, queue) == []
+    assert {api.lease(lease)["state"] for lease in (late, first)} <= {"pending", "failed"}
