@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all sync snapshot reference pictures bench bench-smoke clean
+.PHONY: help setup demo check test test-all mutants sync snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
 
 test-all: setup ## Run the slow tests, too
 	$(PYTEST)
+
+mutants: setup ## Plant known bugs one by one: the tests must catch each (20 minutes)
+	$(BIN)/python -m tests.mutants
 
 sync: setup ## Generate the sync client from the async one
 	$(BIN)/python tools/async_to_sync.py

@@ -234,6 +234,21 @@ def spawn(session: Session, direct: Direct | None = None) -> Note:
     return lambda: session.storm.spawned.extend(leases)
 
 
+def spawn_dependents(session: Session) -> Note:
+    """Leases that want to run where one that is not due yet will, and one that keeps away."""
+    row = session.conn.execute("select count(*) from hwqueue.ready").fetchone()
+    assert row is not None
+    if row[0] > MOST_OPEN:
+        return None
+    late = session.direct.spawn(QUEUE, {"delay": session.choose.randint(1, 60)})["lease_id"]
+    domain = session.choose.choice(["node", "rack"])
+    near = {"placement": {"require": [{"lease": str(late), "domain": domain}]}}
+    far = {"placement": {"require": [{"lease": str(late), "domain": domain, "away": True}]}}
+    batch = [near] * session.choose.randint(1, 4) + [far]
+    leases = [late, *(row["lease_id"] for row in session.direct.spawn_many(QUEUE, batch))]
+    return lambda: session.storm.spawned.extend(leases)
+
+
 def claim(session: Session) -> Note:
     """A node claims; if it has been fenced, it is told so."""
     node, qty = session.node(), session.choose.choice([1, 1, 1, 3])
@@ -390,6 +405,7 @@ def operate(call: LiteralString, **values: Any) -> Callable[[Session], Note]:
 
 CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
     "spawn": (spawn, 16),
+    "spawn_dependents": (spawn_dependents, 1),
     "claim": (claim, 34),
     "settle_and_claim": (settle_and_claim, 8),
     "settle": (settle, 16),

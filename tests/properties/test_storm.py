@@ -65,8 +65,9 @@ def blow(storm: Storm) -> None:
     """Let all sessions loose; then the wind drops, and whatever may run is run."""
     with psycopg.connect(storm.dsn, autocommit=True) as conn:
         prepare(conn, storm)
-        with ThreadPoolExecutor(SESSIONS + 1) as pool:
+        with ThreadPoolExecutor(SESSIONS + 2) as pool:
             watch = pool.submit(watch_out, storm)
+            idling = pool.submit(idle, storm)
             acting = [pool.submit(act, storm, number) for number in range(SESSIONS)]
             try:
                 for each in acting:
@@ -74,6 +75,7 @@ def blow(storm: Storm) -> None:
             finally:
                 storm.is_over.set()
             watched = watch.result()
+            idling.result()
         assert storm.wrong == [], f"seed {storm.seed}"
         assert watched > 0
         calm(conn, storm)
@@ -114,6 +116,20 @@ def watch_out(storm: Storm) -> int:
             storm.report(faults(look(conn), storm.specs))
             looks += 1
     return looks
+
+
+def idle(storm: Storm) -> None:
+    """An application that has written something of its own and keeps its transaction open.
+
+    It waits for nothing and holds nothing of the queue's: all must go on beside it.
+    """
+    choose = Random(f"{storm.seed}-idle")
+    with storm.connect() as conn:
+        while not storm.is_over.is_set():
+            with conn.transaction():
+                conn.execute("select pg_current_xact_id()")
+                storm.is_over.wait(choose.uniform(0, 3))
+            storm.is_over.wait(choose.uniform(0, 0.5))
 
 
 def calm(conn: psycopg.Connection[Any], storm: Storm) -> None:

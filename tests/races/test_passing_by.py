@@ -59,6 +59,28 @@ def test_an_open_claim_of_the_best_class(
 
 
 @nodes
+def test_an_open_claim_of_classes_that_the_node_knows(
+    conn: psycopg.Connection, dsn: str, spec: Options
+) -> None:
+    """Of two that score alike; what is held reaches further than a claim looks at first."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    both = [{"labels": {"kind": kind}} for kind in "ab"]
+    holder_node, other_node = (register(conn, n, **spec) for n in (1, 2))
+    for node in (holder_node, other_node) * 4:
+        direct.spawn_many(QUEUE, both)
+        assert direct.complete_many(direct.claim(QUEUE, *node, qty=2)) == []
+    leases = [row["lease_id"] for row in direct.spawn_many(QUEUE, both * 60)]
+    with interleave(dsn, SHORT) as actor:
+        holder, other = actor(), actor()
+        holder.begin()
+        held = [r["lease_id"] for r in holder.direct.claim(QUEUE, *holder_node, qty=HELD)]
+        assert held == leases[:HELD]
+        got = [row["lease_id"] for _ in range(20) for row in other.direct.claim(QUEUE, *other_node)]
+        assert got == leases[HELD:]
+
+
+@nodes
 def test_an_open_claim_of_several_classes(
     conn: psycopg.Connection, dsn: str, spec: Options
 ) -> None:

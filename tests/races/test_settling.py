@@ -20,11 +20,11 @@ COUNTED = {"resources": {"cpu_milli": 1000}}
 CAPACITY = {"cpu_milli": 4000}
 
 
-@pytest.fixture
-def node(conn: psycopg.Connection) -> tuple[UUID, int]:
-    """A node with counted capacity, and a queue."""
+@pytest.fixture(params=[{"capacity": CAPACITY}, {}], ids=["counted", "uncounted"])
+def node(request: pytest.FixtureRequest, conn: psycopg.Connection) -> tuple[UUID, int]:
+    """A node, and a queue: claims that set something aside end in another way than the rest."""
     Direct(conn).create_queue(QUEUE, {"retry": AT_ONCE})
-    return register(conn, capacity=CAPACITY)
+    return register(conn, **request.param)
 
 
 @pytest.fixture

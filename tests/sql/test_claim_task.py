@@ -61,6 +61,20 @@ def test_only_tasks_that_it_has_handlers_for(api: Api) -> None:
     assert api.claimed(node, queue, qty=5) == [leases["a"], leases["b"]]
 
 
+def test_only_its_tasks_of_those_that_the_node_knows(api: Api) -> None:
+    """Of tasks that the node has run before, too: one of them is asked for, another is older."""
+    queue, node = api.queue(), api.node()
+    for _ in range(4):
+        for task in "ab":
+            api.spawn(queue, task)
+        for claim in api.claim(node, queue, qty=2):
+            api.rows("complete_lease", **token(claim))
+    other, asked = api.spawn(queue, "b"), api.spawn(queue, "a")
+    assert api.claimed(node, queue, tasks=["a", "nobody"]) == [asked]
+    assert api.claimed(node, queue, tasks=["a", "nobody"]) == []
+    assert api.claimed(node, queue) == [other]
+
+
 def test_several_queues(api: Api) -> None:
     """One order over all of them; a queue named twice is one queue."""
     one, two, node = api.queue(claim_timeout=60), api.queue(claim_timeout=120), api.node()

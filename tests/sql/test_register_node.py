@@ -127,6 +127,17 @@ def test_less_capacity_than_is_in_use(api: Api) -> None:
     assert api.used(small)["used"]["cpu_milli"] == 1000
 
 
+def test_what_has_expired_is_in_use_until_it_is_reaped(api: Api, clock: Clock) -> None:
+    """A registration counts it as well: its handlers may still be at work."""
+    queue, node = api.queue(claim_timeout=60), api.node(capacity={"cpu_milli": 1000})
+    api.running(queue, node, placement={"resources": {"cpu_milli": 800}})
+    clock.advance(timedelta(minutes=5))
+    api.node(node.node_id, name=node.name, capacity={"cpu_milli": 1500})
+    api.needing(queue, cpu_milli=800)
+    assert api.claim(node, queue) == []
+    assert api.used(node)["used"]["cpu_milli"] == 800
+
+
 def test_a_device_that_is_gone_needs_nothing_back(api: Api) -> None:
     """Usage follows the device, not its place in the list."""
     queue, node = api.queue(), api.node(gpus=gpus(*GPU[:2]))

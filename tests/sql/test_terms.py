@@ -148,6 +148,17 @@ def test_expired_and_stopping(api: Api, fleet: list[Node], clock: Clock) -> None
     assert api.claimed(fleet[1], queue) == [joining]
 
 
+def test_expired_counts_for_a_cap(api: Api, fleet: list[Node], clock: Clock) -> None:
+    """Until it is reaped: its worker may still be at it."""
+    queue = api.queue(claim_timeout=60)
+    leases = [web(api, queue, capped(1)) for _ in range(2)]
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == leases[:1]
+    clock.advance(timedelta(seconds=61))
+    assert api.claimed(fleet[1], queue) == []
+    assert api.claimed(fleet[2], queue) == leases[1:]
+
+
 def test_the_asking_node_is_alive(api: Api, fleet: list[Node], clock: Clock) -> None:
     """It has been silent, but it asks: its own zone counts for the skew."""
     queue = api.queue()

@@ -1,4 +1,4 @@
-"""The list of planted bugs fits the code, so that `make mutants` can be trusted before a release."""
+"""The list of planted bugs fits the code: `make mutants` can be trusted before a release."""
 
 import re
 from pathlib import Path
