@@ -1,8 +1,10 @@
 """pause_queue and resume_queue: no claims meanwhile, everything else goes on."""
 
 import psycopg
+import pytest
 
 from tests.sql.api import Api, token
+from tests.sql.warm import WarmApi
 
 
 def test_a_paused_queue_gives_nothing(api: Api) -> None:
@@ -15,6 +17,19 @@ def test_a_paused_queue_gives_nothing(api: Api) -> None:
     assert api.claimed(node, queue, other, qty=10) == [elsewhere]
     assert api.value("complete_lease", **token(claim)) == "completed"
     assert api.state(waiting) == "pending"
+    api.rows("resume_queue", queue=queue)
+    assert api.claimed(node, queue) == [waiting]
+
+
+@pytest.mark.parametrize("kind", [Api, WarmApi], ids=["cold", "warm"])
+def test_a_paused_queue_that_is_asked_alone(conn: psycopg.Connection, kind: type[Api]) -> None:
+    """By a node's first claim, and by a later one."""
+    api = kind(conn)
+    queue, node = api.queue(), api.node()
+    waiting = api.spawn(queue)
+    api.rows("pause_queue", queue=queue)
+    assert api.claim(node, queue) == []
+    assert api.claim(node, queue, qty=5) == []
     api.rows("resume_queue", queue=queue)
     assert api.claimed(node, queue) == [waiting]
 

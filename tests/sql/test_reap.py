@@ -178,13 +178,13 @@ def test_a_deadline_that_was_over_when_it_was_spawned(api: Api, clock: Clock) ->
 
 def test_many_that_fell_due_after_their_deadline(api: Api, clock: Clock) -> None:
     """More than a call promotes: those of the later calls fail as soon as the first."""
-    deadline = (clock.now() + MINUTE).isoformat()
+    deadline = (clock.now() + timedelta(seconds=90)).isoformat()
     queue = api.queue()
-    late = [api.spawn(queue, delay=120, deadline=deadline) for _ in range(9)]
+    late = [api.spawn(queue, delay=120, deadline=deadline) for _ in range(15)]
     clock.advance(MINUTE)
     outlive(api.conn)
     api.rows("reap")
-    clock.advance(4 * MINUTE)
+    clock.advance(3 * MINUTE)
     for _ in looks():
         outlive(api.conn)
         if not api.row("reap", limit=2)["more"]:
