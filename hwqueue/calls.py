@@ -14,7 +14,7 @@ from hwqueue import types
 
 __all__ = ["ACT_AS", "CALLS", "LIMIT_TIME", "SET_ACTOR", "Call", "statement"]
 
-SET_ACTOR = "select set_config('hwqueue.actor', %(actor)s, true)"
+SET_ACTOR = "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true)"
 """Says, until the transaction ends, who does what it does: the `actor` of its events."""
 
 ACT_AS = (
@@ -95,6 +95,7 @@ DROP_QUEUE = _call("drop_queue", _QUEUE, {"p_force": "boolean"})
 PAUSE_QUEUE = _call("pause_queue", _QUEUE)
 RESUME_QUEUE = _call("resume_queue", _QUEUE)
 LIST_QUEUES = _call("list_queues", row=types.Queue)
+WAKE_PAYLOADS = _call("wake_payloads", _QUEUES, row=types.WakePayload)
 
 # leases
 SPAWN_LEASE = _call(
@@ -195,6 +196,8 @@ LIST_EVENTS = _call(
     row=types.Event,
 )
 
+SET_EVENT_RETENTION = _call("set_event_retention", {"p_days": "integer"})
+
 # tokens of the HTTP API
 CREATE_TOKEN = _call(
     "create_token",
@@ -243,7 +246,7 @@ SCHEMA_VERSION = Call(
     "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
 )
 
-LIMIT_TIME = "select set_config('statement_timeout', %(milliseconds)s, true)"
+LIMIT_TIME = "select pg_catalog.set_config('statement_timeout', %(milliseconds)s, true)"
 """Ends every later statement of the transaction that takes longer."""
 
 CALLS: tuple[Call, ...] = tuple(row for row in globals().values() if isinstance(row, Call))

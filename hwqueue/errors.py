@@ -31,6 +31,7 @@ HwqueueError
   SchemaError
     SchemaTooOld             QHS01  the database has an older schema than this package, or none
     SchemaTooNew             QHS02  the database has a newer schema that this package cannot use
+    SchemaLocked                    another session holds the lock of upgrades
   ConfigError                       a setting is missing or wrong
   EmbeddedError                     the embedded server could not be set up or run
 
@@ -76,6 +77,7 @@ __all__ = [
     "QueueNotEmpty",
     "QueueUnknown",
     "SchemaError",
+    "SchemaLocked",
     "SchemaTooNew",
     "SchemaTooOld",
     "TokenError",
@@ -314,6 +316,12 @@ class SchemaTooNew(SchemaError):
     """The database has a newer schema that is not compatible with this package."""
 
     default_sqlstate = "QHS02"
+
+
+class SchemaLocked(SchemaError):
+    """Another session holds the lock of upgrades; the message says which."""
+
+    default_retryable = True
 
 
 class ConfigError(HwqueueError):

@@ -20,7 +20,7 @@ from hwqueue.types import Claim, Lease, NodeSpec
 __all__ = ["Clock", "assert_spawned", "claim_one", "install_clock"]
 
 # These two write a table that exists only where `install_clock` was called; no function does.
-_ADVANCE = "update hwqueue.test_clock set offset_by = offset_by + %s"
+_ADVANCE = "update hwqueue.test_clock set offset_by = offset_by operator(pg_catalog.+) %s"
 _FREEZE = (
     "update hwqueue.test_clock"
     " set frozen_at = coalesce(%s::timestamptz, hwqueue.clock()), offset_by = '0'"

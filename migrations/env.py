@@ -39,9 +39,19 @@ def finish(emit: steps.Emit) -> None:
     steps.write_info(emit, sources, roles=roles)
 
 
+def begin(emit: steps.Emit) -> None:
+    """What comes before the table revisions: roles, the schema, and whose it is."""
+    if roles:
+        steps.apply_roles(emit, sources)
+    steps.create_schema(emit)
+    if owner:
+        steps.become_owner(emit, sources)
+
+
 def upgrade(connection: Connection) -> None:
     """Upgrade in the caller's transaction."""
     emit = partial(run_script, driver_connection(connection))
+    begin(emit)
     steps.drop_views(emit)
     context.configure(connection=connection, **VERSION_TABLE)
     context.run_migrations()
@@ -55,13 +65,15 @@ def print_script() -> None:
     )
     emit = context.get_context().impl.static_output
     emit(statement("script_header"))
-    emit(statement("lock"))
+    emit(statement("limit_waits"))
     emit(statement("refuse_installed"))
+    begin(emit)
     context.run_migrations()
     finish(emit)
 
 
 roles: bool = context.config.attributes["roles"]
+owner: bool = context.config.attributes.get("owner", roles)
 sources = context.config.attributes["sources"]
 refuse_partial_upgrade()
 if context.is_offline_mode():

@@ -1,23 +1,6 @@
--- Roles and what they may call. Functions are the only way in: nobody but the owner reads or writes a table.
+-- What the roles may call. Functions are the only way in: nobody but the owner reads or writes a table.
 -- Applied last at every upgrade, since a function that is created anew is granted to nobody of them;
--- revoke.sql, applied before, closes it to everybody else.
--- Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade --no-roles` leaves it out.
-
-do $$
-declare
-  v_role text;
-begin
-  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker', 'hwqueue_operator', 'hwqueue_admin'] loop
-    begin
-      if not exists (select 1 from pg_catalog.pg_roles r where r.rolname = v_role) then
-        execute format('create role %I nologin', v_role);  -- a name cannot be a parameter of create role
-      end if;
-    exception when duplicate_object or unique_violation then
-      null;  -- roles belong to the whole server: another database's upgrade was faster
-    end;
-  end loop;
-end
-$$;
+-- revoke.sql, applied before, closes it to everybody else. Re-runnable. `hwqueue db upgrade --no-roles` leaves it out.
 
 grant usage on schema hwqueue to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
 grant execute on function hwqueue.schema_version()
@@ -48,7 +31,8 @@ grant execute on function
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, interval, int, int),
-  hwqueue.list_queues(int)
+  hwqueue.list_queues(int),
+  hwqueue.wake_payloads(text[], int)
   to hwqueue_worker, hwqueue_admin;
 
 -- Operators: everything that people on call need; no claims of their own.
@@ -100,6 +84,7 @@ grant execute on function
   hwqueue.create_queue(text, jsonb, int),
   hwqueue.set_queue_policy(text, jsonb, int),
   hwqueue.drop_queue(text, boolean, int),
+  hwqueue.set_event_retention(int, int),
   hwqueue.create_token(text, bytea, text, text, timestamptz, int),
   hwqueue.list_tokens(int),
   hwqueue.revoke_token(text, int)

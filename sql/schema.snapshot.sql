@@ -2628,12 +2628,15 @@ begin
   perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
   perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
   begin
-    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), hwqueue.check_expiry(p_expires_at, v_now));
+    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, created_login, expires_at)
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), session_user,
+            hwqueue.check_expiry(p_expires_at, v_now));
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
   end;
+  perform hwqueue.note_event('token_created', format('token %s for role %s', p_name, p_role), p_shard,
+    jsonb_build_object('token', p_name, 'role', p_role, 'tenant', p_tenant, 'expires_at', p_expires_at));
 end
 $$;
 
@@ -3212,7 +3215,8 @@ CREATE TABLE hwqueue.event (
     class_id bigint,
     actor text NOT NULL,
     message text NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 )
 PARTITION BY LIST (slot);
 
@@ -3223,6 +3227,8 @@ COMMENT ON COLUMN hwqueue.event.slot IS 'number of its day, modulo 16';
 COMMENT ON COLUMN hwqueue.event.event_id IS 'the transaction''s id x 2^20, and a running number';
 
 COMMENT ON COLUMN hwqueue.event.queue IS 'its name: ids of queues that are gone say nothing';
+
+COMMENT ON COLUMN hwqueue.event.login IS 'session_user of who wrote it; null: of an earlier release';
 
 CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) RETURNS SETOF hwqueue.event
     LANGUAGE plpgsql
@@ -5654,7 +5660,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer, login text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -5690,7 +5696,7 @@ begin
     end if;
   end if;
   return query
-    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id
+    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id, e.login
     from unnest(v_codes) c(code)
     cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit, p_shard) e
     order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;
@@ -5787,11 +5793,12 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
   order by q.name
 $$;
 
-CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer)
+CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer, created_login text, revoked_login text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id
+  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id,
+         t.created_login, t.revoked_login
   from hwqueue.api_token t
   where t.shard_id = p_shard
   order by t.created_at desc, t.name
@@ -6747,11 +6754,18 @@ CREATE TABLE hwqueue.shard (
     server_started_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     event_base bigint DEFAULT 0 NOT NULL,
+    event_days integer DEFAULT 14 NOT NULL,
+    wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
+    CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
+
+COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune keeps events; set_event_retention';
+
+COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -7906,9 +7920,9 @@ CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer,
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, message, detail)
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login, message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
-         p_message, p_detail
+         session_user, p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
 $$;
@@ -7938,9 +7952,9 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, message, detail)
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login, message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
-         p_message, p_detail
+         session_user, p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
   -- fences (offset 0): lease by lease and by key, whatever the statistics say
@@ -9115,10 +9129,6 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
-  if p_event_days is null or p_event_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
-      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
-  end if;
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
@@ -9139,7 +9149,7 @@ begin
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
-      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
+      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);  -- last: readers wait for its lock
       more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;
   end if;
@@ -9193,12 +9203,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms'
     AS $$
 declare
-  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - p_days) * 86400);
+  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - (
+    select s.event_days from hwqueue.shard s where s.shard_id = p_shard)) * 86400);
   v_slot smallint;
   v_newest timestamptz;
   v_count int := 0;
@@ -10771,9 +10782,10 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
     AS $$
 begin
   update hwqueue.api_token t
-  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting()
+  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting(), revoked_login = session_user
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
   if found then
+    perform hwqueue.note_event('token_revoked', format('token %s', p_name), p_shard, jsonb_build_object('token', p_name));
     return true;
   end if;
   perform 1 from hwqueue.api_token t where t.shard_id = p_shard and t.name = p_name;
@@ -11043,6 +11055,28 @@ begin
     perform hwqueue.note_edit(p_node, p_shard);
   end if;
   return v_before;
+end
+$$;
+
+CREATE FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_was int;
+begin
+  perform hwqueue.check_shard(p_shard);
+  if p_days is null or p_days not between 1 and 14 then
+    perform hwqueue.refuse('QHA01', 'p_days must be from 1 to 14', jsonb_build_object('field', 'p_days'),
+      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
+  end if;
+  select s.event_days into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
+  if v_was <> p_days then
+    update hwqueue.shard s set event_days = p_days where s.shard_id = p_shard;
+    perform hwqueue.note_event('event_retention_set', format('events are kept for %s days', p_days), p_shard,
+      jsonb_build_object('from', v_was, 'to', p_days));
+  end if;
+  return v_was;
 end
 $$;
 
@@ -12394,8 +12428,9 @@ $$;
 CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
     AS $$
-  select format('it waits for the transaction of session %s%s, open for %s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
-                hwqueue.span_words(p_now - a.xact_start))
+  select format('it waits for the transaction of session %s%s%s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+                -- null without the rights of pg_read_all_stats
+                ', open for ' || hwqueue.span_words(p_now - a.xact_start))
   from pg_catalog.pg_stat_activity a
   where a.pid <> pg_backend_pid() and a.backend_xid is not null
     and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
@@ -13000,6 +13035,26 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select left(encode(sha256(convert_to(p_key || ':' || p_shard || ':' || p_queue, 'UTF8')), 'hex'), 32)
+$$;
+
+CREATE FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer DEFAULT 0) RETURNS TABLE(queue text, payload text, shard_id integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  perform hwqueue.check_shard(p_shard), hwqueue.check_queue_names(p_queues);
+  return query
+    select distinct q.name, hwqueue.wake_payload(s.wake_key, q.name, p_shard), p_shard
+    from unnest(p_queues) q(name)
+    cross join hwqueue.shard s
+    where s.shard_id = p_shard;
+end
+$$;
+
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -13012,8 +13067,9 @@ begin
   if not found then
     return;
   end if;
-  -- the payload is a hint, never data; a queue's name fits the 8000 bytes by far
-  perform pg_notify('hwqueue', p_shard || ':' || p_queue.name);
+  -- a hint, never data
+  perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, p_queue.name, p_shard))
+  from hwqueue.shard s where s.shard_id = p_shard;
   perform 1 from hwqueue.queue_signal s
   where s.shard_id = p_shard and s.queue_id = p_queue.queue_id for update skip locked;
   if found then
@@ -13457,11 +13513,15 @@ CREATE TABLE hwqueue.api_token (
     used_at timestamp with time zone,
     revoked_at timestamp with time zone,
     revoked_by text,
+    created_login text,
+    revoked_login text,
     CONSTRAINT api_token_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'viewer'::text, 'operator'::text, 'admin'::text]))),
     CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
 );
 
 COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
+
+COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
 
 CREATE TABLE hwqueue.attempt (
     shard_id integer NOT NULL,
@@ -13534,7 +13594,8 @@ CREATE TABLE hwqueue.event_0 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_1 (
@@ -13549,7 +13610,8 @@ CREATE TABLE hwqueue.event_1 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_10 (
@@ -13564,7 +13626,8 @@ CREATE TABLE hwqueue.event_10 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_11 (
@@ -13579,7 +13642,8 @@ CREATE TABLE hwqueue.event_11 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_12 (
@@ -13594,7 +13658,8 @@ CREATE TABLE hwqueue.event_12 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_13 (
@@ -13609,7 +13674,8 @@ CREATE TABLE hwqueue.event_13 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_14 (
@@ -13624,7 +13690,8 @@ CREATE TABLE hwqueue.event_14 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_15 (
@@ -13639,7 +13706,8 @@ CREATE TABLE hwqueue.event_15 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_2 (
@@ -13654,7 +13722,8 @@ CREATE TABLE hwqueue.event_2 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_3 (
@@ -13669,7 +13738,8 @@ CREATE TABLE hwqueue.event_3 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_4 (
@@ -13684,7 +13754,8 @@ CREATE TABLE hwqueue.event_4 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_5 (
@@ -13699,7 +13770,8 @@ CREATE TABLE hwqueue.event_5 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_6 (
@@ -13714,7 +13786,8 @@ CREATE TABLE hwqueue.event_6 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_7 (
@@ -13729,7 +13802,8 @@ CREATE TABLE hwqueue.event_7 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_8 (
@@ -13744,7 +13818,8 @@ CREATE TABLE hwqueue.event_8 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE TABLE hwqueue.event_9 (
@@ -13759,7 +13834,8 @@ CREATE TABLE hwqueue.event_9 (
     class_id bigint,
     actor text CONSTRAINT event_actor_not_null NOT NULL,
     message text CONSTRAINT event_message_not_null NOT NULL,
-    detail jsonb
+    detail jsonb,
+    login text
 );
 
 CREATE SEQUENCE hwqueue.event_number
@@ -15696,7 +15772,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_events(p_days integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15883,6 +15959,9 @@ GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO
 REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -16085,6 +16164,12 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 

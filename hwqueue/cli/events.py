@@ -88,6 +88,7 @@ def list_(
                 "at": event.at,
                 "code": event.code,
                 "actor": event.actor,
+                "login": event.login,
                 "message": event.message,
                 "about": _subject(event),
             }

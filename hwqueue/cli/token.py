@@ -82,8 +82,10 @@ def _row(token: ApiToken) -> dict[str, object]:
         "tenant": token.tenant,
         "created_at": token.created_at,
         "created_by": token.created_by,
+        "created_login": token.created_login,
         "expires_at": token.expires_at,
         "used_at": token.used_at,
         "revoked_at": token.revoked_at,
         "revoked_by": token.revoked_by,
+        "revoked_login": token.revoked_login,
     }

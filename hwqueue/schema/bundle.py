@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 from hwqueue.schema.files import SHIPPED, Sources
 
-# Created by grants.sql on the server (roles belong to no database).
+# Created by roles.sql on the server (roles belong to no database), and granted to logins.
 ROLES = ("hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admin")
+# Created by owner.sql: everything in the schema belongs to it.
+OWNER = "hwqueue_owner"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The text of every function file, by its path below `sql/`, and of what follows them."""
+    """The text of every function file, by its path below `sql/`, and of what is before and after."""
 
+    roles: str
+    owner: str
     files: dict[str, str]
     revoke: str
     grants: str
@@ -22,8 +26,9 @@ class Bundle:
     def sha256(self) -> str:
         """Names, order and text of everything that is applied, as one hexadecimal hash."""
         digest = hashlib.sha256()
+        before = (("roles.sql", self.roles), ("owner.sql", self.owner))
         after = (("revoke.sql", self.revoke), ("grants.sql", self.grants))
-        for name, text in (*self.files.items(), *after):
+        for name, text in (*before, *self.files.items(), *after):
             digest.update(f"{name}\0{text}\0".encode())
         return digest.hexdigest()
 
@@ -32,6 +37,8 @@ def load_bundle(sources: Sources = SHIPPED) -> Bundle:
     """Read `bundle.toml` and the files that it lists."""
     listed = tomllib.loads((sources.sql / "bundle.toml").read_text(encoding="utf-8"))["files"]
     return Bundle(
+        roles=(sources.sql / "roles.sql").read_text(encoding="utf-8"),
+        owner=(sources.sql / "owner.sql").read_text(encoding="utf-8"),
         files={name: (sources.sql / name).read_text(encoding="utf-8") for name in listed},
         revoke=(sources.sql / "revoke.sql").read_text(encoding="utf-8"),
         grants=(sources.sql / "grants.sql").read_text(encoding="utf-8"),

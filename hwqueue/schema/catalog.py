@@ -16,7 +16,7 @@ def read_catalog(connection: psycopg.Connection) -> Catalog:
     """Everything in schema `hwqueue`."""
     catalog: Catalog = {}
     with connection.transaction():
-        connection.execute("set local search_path = pg_catalog")
+        connection.execute(statement("pin"), prepare=False)
         for kind, name, facts in connection.execute(statement("catalog")):
             catalog.setdefault(kind, {})[name] = facts
     return catalog

@@ -5,8 +5,10 @@ from typing import Any, Literal
 
 import psycopg
 
+from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.catalog import Catalog, load_manifest, read_catalog
 from hwqueue.schema.files import SHIPPED, Sources
+from hwqueue.schema.session import act_as_owner, pin, read_standing
 from hwqueue.schema.state import Installed, head_revision, is_current, read_installed
 
 MANIFEST = "schema.manifest.json"
@@ -49,6 +51,10 @@ def check(dsn: str, *, sources: Sources = SHIPPED) -> CheckReport:
     prints its own.
     """
     with psycopg.connect(dsn) as connection:
+        pin(connection)
+        standing = read_standing(connection, ROLES)
+        if standing.may_be_owner:
+            act_as_owner(connection, standing)
         installed = read_installed(connection)
         drifts: tuple[Drift, ...] = ()
         if installed is not None:

@@ -12,6 +12,22 @@ from hwqueue.schema.state import head_revision, package_version
 Emit = Callable[[str], None]
 
 
+def apply_roles(emit: Emit, sources: Sources) -> None:
+    """Make the roles that are granted to logins."""
+    emit(load_bundle(sources).roles)
+
+
+def create_schema(emit: Emit) -> None:
+    """Make the schema, unless it is there."""
+    emit(statement("create_schema"))
+
+
+def become_owner(emit: Emit, sources: Sources) -> None:
+    """Hand the schema and all in it over to the owner's role, and go on as that role."""
+    emit(load_bundle(sources).owner)
+    emit(statement("act_as_owner"))
+
+
 def drop_views(emit: Emit) -> None:
     """Drop all our views: a table cannot change under one, and the function files make them."""
     emit(statement("drop_views"))
@@ -29,7 +45,7 @@ def apply_revokes(emit: Emit, sources: Sources) -> None:
 
 
 def apply_grants(emit: Emit, sources: Sources) -> None:
-    """Make the roles and grant them what they need."""
+    """Grant the roles what they need."""
     emit(load_bundle(sources).grants)
 
 

@@ -1,9 +1,11 @@
 """Install or upgrade the schema of a database, all in one transaction."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 
 import alembic.command
 import psycopg
@@ -14,8 +16,17 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from hwqueue.errors import ConfigError, SchemaTooNew
-from hwqueue.schema.bundle import ROLES, load_bundle
-from hwqueue.schema.files import SHIPPED, Sources, driver_connection, statement
+from hwqueue.schema.bundle import OWNER, ROLES, load_bundle
+from hwqueue.schema.files import SHIPPED, Sources, driver_connection
+from hwqueue.schema.session import (
+    OnWait,
+    Standing,
+    act_as_owner,
+    databases_sharing,
+    pin,
+    read_standing,
+    take_lock,
+)
 from hwqueue.schema.state import (
     HEAD,
     Installed,
@@ -32,57 +43,118 @@ _NO_ROLES_NOTE = (
     f"the schema's owner can use it. To add them, create {', '.join(ROLES)} as a user who may, "
     "then run `hwqueue db upgrade` again."
 )
+_PATIENCE = timedelta(minutes=5)
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
 class UpgradeResult:
-    """What an upgrade did. `note` says what is left to do; None when nothing is."""
+    """What an upgrade did. `note` says what is left to do; None when nothing is.
+
+    owner: the role that everything in the schema belongs to. warnings: what is worth a thought.
+    """
 
     changed: bool
     revision: str
     bundle_sha256: str
     roles_installed: bool
     note: str | None
+    owner: str
+    warnings: tuple[str, ...]
 
 
-def upgrade(dsn: str, *, roles: bool = True, sources: Sources = SHIPPED) -> UpgradeResult:
+def upgrade(
+    dsn: str,
+    *,
+    roles: bool = True,
+    sources: Sources = SHIPPED,
+    patience: timedelta = _PATIENCE,
+    on_wait: OnWait | None = None,
+) -> UpgradeResult:
     """Bring the schema of a database to this package's version; do nothing when it is there.
 
     `roles` False leaves out roles and grants. They are also left out when the user may not
     create roles and they do not exist; the result's `note` says so. A database that has them
     keeps them. Nothing is ever left open to PUBLIC. Safe to call from many processes at once.
 
+    With roles, everything belongs to hwqueue_owner, which nobody can log in as; where the user
+    may neither create that role nor act as it, to the user, and `warnings` says so.
+
+    Args:
+        patience: How long to wait for another session that holds the lock of upgrades.
+        on_wait: Told once who that is; None: the log is.
+
     Raises:
         ConfigError: the roles were installed before, and now `roles` is False or they cannot be
-            made again.
+            made again; or the schema is hwqueue_owner's, and the user is no member of it.
+        SchemaLocked: another session kept the lock of upgrades for all of `patience`.
         SchemaTooNew: the schema was installed by a later version of this package.
         psycopg.errors.LockNotAvailable: a running transaction kept a table for 5 seconds.
         psycopg.errors.InsufficientPrivilege: the user may not create the schema.
     """
     engine = create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(dsn, prepare_threshold=None),
-        poolclass=NullPool,
+        "postgresql+psycopg://", creator=partial(_connect, dsn), poolclass=NullPool
     )
     with _plain_errors(), engine.begin() as connection:
         driver = driver_connection(connection)
-        driver.execute(statement("lock"), prepare=False)
-        installed = read_installed(driver)
+        pin(driver)
+        take_lock(driver, patience, on_wait)
+        standing = read_standing(driver, ROLES)
+        installed = _read_as_owner(driver, standing)
         _refuse_newer(installed)
         had_roles = installed is not None and installed.roles_installed
-        with_roles = roles and _may_use_roles(driver)
+        with_roles = roles and _may_use_roles(standing)
         if had_roles and not with_roles:
             raise _roles_would_go(roles)
-        changed = not is_current(installed, sources) or (with_roles and not had_roles)
+        with_owner = with_roles and standing.may_use_owner
+        changed = (
+            not is_current(installed, sources)
+            or (with_roles and not had_roles)
+            or (with_owner and standing.schema_owner != OWNER)
+        )
         if changed:
-            _migrate(connection, sources, roles=with_roles)
+            _migrate(connection, sources, roles=with_roles, owner=with_owner)
+        owner = OWNER if with_owner else standing.schema_owner or standing.installer
+        shared = databases_sharing(driver, ROLES) if with_roles else []
     return UpgradeResult(
         changed=changed,
         revision=head_revision(sources),
         bundle_sha256=load_bundle(sources).sha256,
         roles_installed=with_roles if changed else had_roles,
         note=_NO_ROLES_NOTE if roles and not with_roles else None,
+        owner=owner,
+        warnings=tuple(_warnings(owner, shared, roles=roles)),
     )
+
+
+def _connect(dsn: str) -> psycopg.Connection:
+    """A connection whose first transaction is pinned: SQLAlchemy asks things of its own in it."""
+    connection = psycopg.connect(dsn, prepare_threshold=None)
+    pin(connection)
+    return connection
+
+
+def _read_as_owner(connection: psycopg.Connection, standing: Standing) -> Installed | None:
+    """What is installed, read with the owner's rights; the user's own hold again after it."""
+    with connection.transaction(force_rollback=True):
+        act_as_owner(connection, standing)
+        return read_installed(connection)
+
+
+def _warnings(owner: str, shared: Sequence[str], *, roles: bool) -> Iterator[str]:
+    if roles and owner != OWNER:
+        yield (
+            f"the functions run with the rights of {owner!r}, who installed them; to let them run "
+            f"with those of a role that can do nothing else, have a user upgrade who may create "
+            f"roles or is a member of {OWNER}"
+        )
+    if shared:
+        more = f" and {len(shared) - _MOST_NAMED} more" if len(shared) > _MOST_NAMED else ""
+        yield (
+            f"roles belong to the whole server, and other databases have the schema, too: "
+            f"{', '.join(shared[:_MOST_NAMED])}{more}. Whoever was granted a role for this one "
+            "has it there, if they may connect: revoke connect on database ... from public"
+        )
 
 
 def install_script(*, roles: bool = True, sources: Sources = SHIPPED) -> str:
@@ -92,15 +164,15 @@ def install_script(*, roles: bool = True, sources: Sources = SHIPPED) -> str:
     """
     config = alembic_config(sources)
     config.output_buffer = io.StringIO()
-    config.attributes.update(sources=sources, roles=roles)
+    config.attributes.update(sources=sources, roles=roles, owner=roles)
     alembic.command.upgrade(config, HEAD, sql=True)
     return config.output_buffer.getvalue()
 
 
-def _migrate(connection: Connection, sources: Sources, *, roles: bool) -> None:
+def _migrate(connection: Connection, sources: Sources, *, roles: bool, owner: bool) -> None:
     """Hand over to migrations/env.py."""
     config = alembic_config(sources)
-    config.attributes.update(connection=connection, sources=sources, roles=roles)
+    config.attributes.update(connection=connection, sources=sources, roles=roles, owner=owner)
     alembic.command.upgrade(config, HEAD)
 
 
@@ -147,6 +219,6 @@ def _plain_errors() -> Iterator[None]:
         ) from error
 
 
-def _may_use_roles(connection: psycopg.Connection) -> bool:
-    row = connection.execute(statement("may_use_roles"), {"roles": list(ROLES)}).fetchone()
-    return row is not None and bool(row[0])
+def _may_use_roles(standing: Standing) -> bool:
+    """Whether the grants can be applied: their roles exist, or the user may create them."""
+    return standing.roles_exist or standing.may_create_roles

@@ -54,7 +54,7 @@ from hwqueue.types.nodes import (
     Reason,
     Taint,
 )
-from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy
+from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
 from hwqueue.types.tokens import ApiToken, TokenGrant
@@ -130,4 +130,5 @@ __all__ = [
     "TokenGrant",
     "Verdict",
     "WaitingLease",
+    "WakePayload",
 ]

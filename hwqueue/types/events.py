@@ -18,6 +18,8 @@ class Event:
         code: What happened; the table is in docs/explanation/events.md. Later releases add codes.
         lease_id, node_id, queue, class_id: What it is about; None where it is not.
         actor: Who did it: what the caller's client was given, else the login.
+        login: The database login that did it, by the server's own word; None in events of
+            earlier releases.
         message: The same in words.
         detail: The same for programs; keys depend on the code.
     """
@@ -33,3 +35,4 @@ class Event:
     message: str
     detail: Mapping[str, Any] | None
     shard_id: int
+    login: str | None = None

@@ -102,3 +102,12 @@ class Queue:
     claimed: int
     policy: Mapping[str, Any]
     shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakePayload:
+    """The payload that notifications of a queue's new work carry, on channel `hwqueue`."""
+
+    queue: str
+    payload: str
+    shard_id: int

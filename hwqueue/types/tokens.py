@@ -22,10 +22,16 @@ class TokenGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiToken(TokenGrant):
-    """A token as operators see it; its secret is nowhere. used_at: the last use, to the hour."""
+    """A token as operators see it; its secret is nowhere. used_at: the last use, to the hour.
+
+    created_by, revoked_by: who the caller said it was. created_login, revoked_login: the database
+    login, by the server's own word; None for tokens of earlier releases.
+    """
 
     created_at: datetime
     created_by: str
     used_at: datetime | None
     revoked_at: datetime | None
     revoked_by: str | None
+    created_login: str | None = None
+    revoked_login: str | None = None

@@ -2,51 +2,122 @@
 
 A notification is a hint and may be lost: polling is the truth. LISTEN needs a direct connection;
 through PgBouncer in transaction mode it silently hears nothing.
+
+Any login of the database may NOTIFY, and hear what others send. So payloads are digests that the
+database makes of queues for who may work on them, others are passed over, and wake-ups have a rate.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
+from hwqueue.client import AsyncClient
+
 _log = logging.getLogger("hwqueue.worker")
 
 CHANNEL = "hwqueue"
+_BURST = 20  # wake-ups at once, after a quiet time
+_PER_SECOND = 20.0
+
+
+class WakeUps:
+    """Passes wake-ups on: up to `burst` at once, then `per_second`; those between are one.
+
+    Args:
+        on_work: What is called.
+        clock: Seconds, ever rising; None: those of the running loop.
+    """
+
+    def __init__(
+        self,
+        on_work: Callable[[], None],
+        *,
+        burst: int = _BURST,
+        per_second: float = _PER_SECOND,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._on_work = on_work
+        self._clock = clock or asyncio.get_running_loop().time
+        self._burst = float(burst)
+        self._per_second = per_second
+        self._left = float(burst)
+        self._counted_at = self._clock()
+        self._later: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Call `on_work` now, or as soon as the rate allows if that is not yet arranged."""
+        if self._later is not None:
+            return
+        now = self._clock()
+        gained = (now - self._counted_at) * self._per_second
+        self._left, self._counted_at = min(self._burst, self._left + gained), now
+        if self._left >= 1:
+            self._left -= 1
+            self._on_work()
+        else:
+            wait = (1 - self._left) / self._per_second
+            self._later = asyncio.get_running_loop().call_later(wait, self._wake_late)
+
+    def close(self) -> None:
+        """Forget what is arranged."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _wake_late(self) -> None:
+        self._later = None
+        self._left, self._counted_at = 0.0, self._clock()
+        self._on_work()
 
 
 async def listen(
     conninfo: str, shard: int, queues: Collection[str], on_work: Callable[[], None]
 ) -> None:
-    """Call `on_work` whenever one of the queues has new work; reconnect for ever.
+    """Call `on_work` when one of the queues has new work; reconnect for ever.
 
     Runs until it is cancelled. While there is no connection the worker polls.
+
+    SQL: wake_payloads.
     """
-    wanted = {f"{shard}:{queue}" for queue in queues}
     connecting = AsyncRetrying(
         retry=retry_if_exception_type(psycopg.Error),
         wait=wait_random_exponential(multiplier=0.5, max=60),
         before_sleep=_log_failure,
     )
-    while True:
-        connection: psycopg.AsyncConnection = await connecting(_subscribe, conninfo)
-        _log.info("listening for new work")
-        on_work()  # something may have come while nobody listened
-        try:
-            async with connection:
-                async for notification in connection.notifies():
-                    if notification.payload in wanted:
-                        on_work()
-        except psycopg.Error as error:
-            _log.warning("LISTEN was cut off, polling until it is back: %s", error)
+    wake_ups = WakeUps(on_work)
+    try:
+        while True:
+            connection, wanted = await connecting(_subscribe, conninfo, shard, queues)
+            _log.info("listening for new work")
+            on_work()  # something may have come while nobody listened
+            try:
+                async with connection:
+                    async for notification in connection.notifies():
+                        if notification.payload in wanted:
+                            wake_ups.wake()
+            except psycopg.Error as error:
+                _log.warning("LISTEN was cut off, polling until it is back: %s", error)
+    finally:
+        wake_ups.close()
 
 
-async def _subscribe(conninfo: str) -> psycopg.AsyncConnection:
+async def _subscribe(
+    conninfo: str, shard: int, queues: Collection[str]
+) -> tuple[psycopg.AsyncConnection, frozenset[str]]:
+    """A connection that listens, and the payloads that matter."""
     connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
-    await connection.execute(f"listen {CHANNEL}")
-    return connection
+    try:
+        payloads = await AsyncClient.on(connection).wake_payloads(list(queues), shard=shard)
+        await connection.execute(f"listen {CHANNEL}")
+    except BaseException:
+        await connection.close()
+        raise
+    return connection, frozenset(wake.payload for wake in payloads)
 
 
 def _log_failure(state: RetryCallState) -> None:

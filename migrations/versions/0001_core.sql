@@ -1,8 +1,6 @@
 -- Tables of hwqueue. What lives where, and why, is told in docs/explanation/storage.md.
 -- A lease that is not finished has exactly one entry in scheduled, ready or claim; that entry is its mutex.
 
-create schema if not exists hwqueue;
-
 -- What is installed. Written by `hwqueue db upgrade`, read by clients at start.
 create table hwqueue.schema_info (
   singleton boolean primary key default true check (singleton),

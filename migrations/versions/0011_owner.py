@@ -1,8 +1,12 @@
 """An owner that is no superuser; who did what.
 
-Why: (to be written).
-Locks: none.
-Expected duration: milliseconds.
+Why: an event said who acted in the caller's own words alone; it keeps the login, too, and so do
+tokens. Retention of events is the shard's, set by an admin. Notifications carry a digest keyed by
+the shard's key, for any login of the database hears them. Before this revision the upgrade hands
+everything in the schema over to hwqueue_owner.
+Locks: access exclusive on every table of the schema while it changes hands (once), and on event,
+api_token and shard.
+Expected duration: milliseconds; shard has a row or two, the other columns have no default.
 """
 
 from alembic import op

@@ -7,7 +7,7 @@
 -- Locks: none. Raises: QHA01. Idempotent: yes.
 create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}', p_limit int default 100, p_shard int default 0)
 returns table (event_id bigint, at timestamptz, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text,
-               detail jsonb, shard_id int)
+               detail jsonb, shard_id int, login text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -42,7 +42,7 @@ begin
     end if;
   end if;
   return query
-    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id
+    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id, e.login
     from unnest(v_codes) c(code)
     cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit, p_shard) e
     order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;

@@ -14,7 +14,8 @@ create or replace function hwqueue.event_day(p_at timestamptz) returns bigint
 language sql stable
 as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
--- Who does it: whoever the caller says that it is (hwqueue.actor, for this transaction), else the login.
+-- Who does it: whoever the caller says that it is (hwqueue.actor, for this transaction), else the login. What is kept beside it, session_user,
+-- is the server's own word: a function that runs with its owner's rights does not change it.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.acting() returns text
 language sql stable
@@ -29,9 +30,9 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, message, detail)
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login, message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
-         p_message, p_detail
+         session_user, p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
 $$;
@@ -47,9 +48,9 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, message, detail)
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login, message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
-         p_message, p_detail
+         session_user, p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
   -- fences (offset 0): lease by lease and by key, whatever the statistics say

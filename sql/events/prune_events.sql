@@ -1,12 +1,13 @@
--- Empties the days of the ring whose events are older than p_days whole days. A reader or a long transaction may be in the way: after a
+-- Empties the days of the ring whose events are older than the shard's event_days whole days. A reader or a long transaction may be in the way: after a
 -- tenth of a second it is left to the next call. Gives the number of days emptied.
 -- A day that new events have come into (prune was not called for two weeks) stays until these are old, too.
 -- Locks: partitions of event, exclusively, till the end of the transaction: readers of events wait. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.prune_events(p_days int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_events(p_now timestamptz, p_shard int) returns int
 language plpgsql volatile set lock_timeout = '100ms'
 as $$
 declare
-  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - p_days) * 86400);
+  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - (
+    select s.event_days from hwqueue.shard s where s.shard_id = p_shard)) * 86400);
   v_slot smallint;
   v_newest timestamptz;
   v_count int := 0;

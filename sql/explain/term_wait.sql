@@ -4,8 +4,9 @@
 create or replace function hwqueue.term_wait(p_now timestamptz) returns text
 language sql stable
 as $$
-  select format('it waits for the transaction of session %s%s, open for %s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
-                hwqueue.span_words(p_now - a.xact_start))
+  select format('it waits for the transaction of session %s%s%s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+                -- null without the rights of pg_read_all_stats
+                ', open for ' || hwqueue.span_words(p_now - a.xact_start))
   from pg_catalog.pg_stat_activity a
   where a.pid <> pg_backend_pid() and a.backend_xid is not null
     and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)

@@ -1,5 +1,6 @@
 -- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, profiles
--- that no node has, what dropped queues left, minutes older than a day, what is remembered of the fleet for nobody, events of days that are over since p_event_days (1 to 14).
+-- that no node has, what dropped queues left, minutes older than a day, what is remembered of the fleet for nobody, events of days that are over since as many days as set_event_retention said.
+-- p_event_days has no effect: who may prune may not choose what is kept of what it did.
 -- Bounded: about p_limit of each a call. Classes and profiles are looked at in turn, p_limit a call, so all of them have had their turn
 -- after as many calls as that takes.
 -- p_unless_within: do nothing if somebody pruned less than that ago, so that any number of workers can call it.
@@ -24,10 +25,6 @@ begin
   if p_limit is null or p_limit not between 1 and 1000000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
   end if;
-  if p_event_days is null or p_event_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
-      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
-  end if;
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
@@ -48,7 +45,7 @@ begin
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
-      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(p_event_days, v_now, p_shard);  -- last: readers wait for its lock
+      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);  -- last: readers wait for its lock
       more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;
   end if;

@@ -13,8 +13,9 @@ begin
   if not found then
     return;
   end if;
-  -- the payload is a hint, never data; a queue's name fits the 8000 bytes by far
-  perform pg_notify('hwqueue', p_shard || ':' || p_queue.name);
+  -- a hint, never data
+  perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, p_queue.name, p_shard))
+  from hwqueue.shard s where s.shard_id = p_shard;
   perform 1 from hwqueue.queue_signal s
   where s.shard_id = p_shard and s.queue_id = p_queue.queue_id for update skip locked;
   if found then

@@ -5,6 +5,15 @@ create table if not exists hwqueue.test_clock (
   offset_by interval not null default '0',
   frozen_at timestamptz
 );
+-- The clock runs with the rights of the schema's owner, which may be another than who installs it.
+-- `execute`: the name of a role cannot be a parameter.
+do $$
+begin
+  execute pg_catalog.format('alter table hwqueue.test_clock owner to %I', (
+    select pg_catalog.pg_get_userbyid(n.nspowner) from pg_catalog.pg_namespace n where n.nspname operator(pg_catalog.=) 'hwqueue'));
+end
+$$;
+
 insert into hwqueue.test_clock default values on conflict do nothing;
 
 create or replace function hwqueue.clock() returns timestamptz

@@ -17,11 +17,14 @@ begin
   perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
   perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
   begin
-    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), hwqueue.check_expiry(p_expires_at, v_now));
+    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, created_login, expires_at)
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), session_user,
+            hwqueue.check_expiry(p_expires_at, v_now));
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
   end;
+  perform hwqueue.note_event('token_created', format('token %s for role %s', p_name, p_role), p_shard,
+    jsonb_build_object('token', p_name, 'role', p_role, 'tenant', p_tenant, 'expires_at', p_expires_at));
 end
 $$;

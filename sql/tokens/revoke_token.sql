@@ -5,9 +5,10 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   update hwqueue.api_token t
-  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting()
+  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting(), revoked_login = session_user
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
   if found then
+    perform hwqueue.note_event('token_revoked', format('token %s', p_name), p_shard, jsonb_build_object('token', p_name));
     return true;
   end if;
   perform 1 from hwqueue.api_token t where t.shard_id = p_shard and t.name = p_name;

@@ -12,7 +12,7 @@ from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
 
 REVISIONS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.py"))
 REVISION_SCRIPTS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.sql"))
-NOT_IN_THE_BUNDLE = {"revoke.sql", "grants.sql", "schema.snapshot.sql"}
+NOT_IN_THE_BUNDLE = {"roles.sql", "owner.sql", "revoke.sql", "grants.sql", "schema.snapshot.sql"}
 FUNCTION_FILES = sorted(
     path
     for path in SQL_DIR.rglob("*.sql")

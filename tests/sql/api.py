@@ -104,6 +104,12 @@ class Api:
         [only] = self.row(function, **arguments).values()
         return only
 
+    def wake_payload(self, queue: str) -> str:
+        """What a notification of new work in a queue carries."""
+        payload = self.row("wake_payloads", queues=[queue])["payload"]
+        assert isinstance(payload, str)
+        return payload
+
     def refused(self, code: str, function: str, /, **arguments: Any) -> Refusal:
         """Call a function that must refuse with `code`, say how to do better, and write nothing."""
         before = self.contents()

@@ -50,7 +50,7 @@ def test_resuming_wakes_those_who_wait(api: Api, conn: psycopg.Connection) -> No
     api.rows("pause_queue", queue=queue)
     conn.execute("listen hwqueue")
     api.rows("resume_queue", queue=queue)
-    assert [n.payload for n in conn.notifies(timeout=0)] == [f"0:{queue}"]
+    assert [n.payload for n in conn.notifies(timeout=0)] == [api.wake_payload(queue)]
 
 
 def test_unknown_queue(api: Api) -> None:

@@ -236,7 +236,7 @@ def test_it_wakes_those_who_wait(api: Api, clock: Clock, conn: psycopg.Connectio
     conn.execute("listen hwqueue")
     clock.advance(MINUTE)
     api.rows("reap")
-    assert f"0:{queue}" in [notify.payload for notify in conn.notifies(timeout=0)]
+    assert api.wake_payload(queue) in [notify.payload for notify in conn.notifies(timeout=0)]
 
 
 UNESTIMATED = """

@@ -49,7 +49,7 @@ def test_it_wakes_those_who_wait(api: Api, conn: psycopg.Connection) -> None:
     assert api.claim(api.node(), queue) == []
     conn.execute("listen hwqueue")
     api.rows("requeue_lease", lease=lease)
-    assert [notify.payload for notify in conn.notifies(timeout=0)] == [f"0:{queue}"]
+    assert [notify.payload for notify in conn.notifies(timeout=0)] == [api.wake_payload(queue)]
 
 
 @pytest.mark.parametrize(

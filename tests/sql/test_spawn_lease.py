@@ -271,7 +271,7 @@ class TestWaking:
         api.claim(node, queue)
         assert api.claim(node, queue) == []
         api.spawn(queue)
-        assert self.heard(conn) == [f"0:{queue}"]
+        assert self.heard(conn) == [api.wake_payload(queue)]
         api.spawn(queue)
         assert self.heard(conn) == []
 
@@ -283,7 +283,7 @@ class TestWaking:
         api.spawn(queue, notify=False)
         assert self.heard(conn) == []
         api.spawn(queue)
-        assert self.heard(conn) == [f"0:{queue}"]
+        assert self.heard(conn) == [api.wake_payload(queue)]
 
     def test_a_queue_may_do_without(self, api: Api, conn: psycopg.Connection) -> None:
         queue = api.queue(notify=False)

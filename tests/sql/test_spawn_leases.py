@@ -122,4 +122,4 @@ def test_it_wakes_once(api: Api, conn: psycopg.Connection) -> None:
     assert api.claim(api.node(), queue) == []
     conn.execute("listen hwqueue")
     api.rows("spawn_leases", queue=queue, leases=[item(), item()])
-    assert [notify.payload for notify in conn.notifies(timeout=0)] == [f"0:{queue}"]
+    assert [notify.payload for notify in conn.notifies(timeout=0)] == [api.wake_payload(queue)]

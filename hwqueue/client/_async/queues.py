@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import plain
-from hwqueue.types import Queue, QueuePolicy
+from hwqueue.types import Queue, QueuePolicy, WakePayload
 
 Policy = QueuePolicy | Mapping[str, Any]
 
@@ -69,3 +69,16 @@ class AsyncQueues(AsyncCaller):
         SQL: list_queues. Safe inside your transaction: yes.
         """
         return await self._rows(calls.LIST_QUEUES, Queue, p_shard=shard)
+
+    async def wake_payloads(self, queues: Sequence[str], *, shard: int = 0) -> list[WakePayload]:
+        """What notifications of new work in these queues carry; they need not exist yet.
+
+        For those who LISTEN to channel `hwqueue` themselves. A notification is a hint: any login
+        of the database may send one, and it may be lost.
+
+        Raises: BadArgument.
+        SQL: wake_payloads. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues), p_shard=shard
+        )

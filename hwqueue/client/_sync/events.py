@@ -70,3 +70,14 @@ class Events(Caller):
             p_limit=limit,
             p_shard=shard,
         )
+
+    def set_event_retention(self, days: int, *, shard: int = 0) -> int:
+        """Set for how many whole days events are kept, 1 to 14; returns what it was.
+
+        For admins. Older events go when somebody next prunes.
+
+        Raises: BadArgument.
+        SQL: set_event_retention. Safe inside your transaction: yes.
+        """
+        before: int = self._value(calls.SET_EVENT_RETENTION, p_days=days, p_shard=shard)
+        return before

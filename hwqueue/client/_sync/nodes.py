@@ -264,7 +264,7 @@ class Nodes(Caller):
         *,
         limit: int = 10_000,
         unless_within: timedelta = timedelta(0),
-        event_days: int = 14,
+        event_days: int | None = None,
         shard: int = 0,
     ) -> PruneResult:
         """Remove what is past its retention.
@@ -272,7 +272,7 @@ class Nodes(Caller):
         Args:
             limit: Most of each kind, about.
             unless_within: Do nothing if somebody pruned less than this ago, 0 to 1 day.
-            event_days: How many whole days events are kept, 1 to 14.
+            event_days: Has no effect any more: `set_event_retention` says how long events are kept.
 
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.

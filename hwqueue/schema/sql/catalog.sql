@@ -2,8 +2,10 @@
 -- every supported version of Postgres for the same schema, save `view_definition`. Run with search_path = pg_catalog, so
 -- that every name outside it is written in full.
 --
--- Grants: the owner's own are left out (each version has its own list of them).
-with acl as (
+-- Grants: the owner's own are left out (each version has its own list of them). foreign_owner: whose it is, if not the schema's owner's.
+with whole as (
+  select n.nspowner as owner from pg_namespace n where n.nspname = 'hwqueue'
+), acl as (
   select o.oid, coalesce(
       json_agg(g.grantee || ': ' || a.privilege_type order by g.grantee, a.privilege_type)
         filter (where a.grantee <> o.owner),
@@ -43,8 +45,10 @@ select 'function', p.proname || '(' || oidvectortypes(p.proargtypes) || ')', jso
     'strict', p.proisstrict,
     'security_definer', p.prosecdef,
     'settings', p.proconfig,
+    'foreign_owner', case when p.proowner <> w.owner then pg_get_userbyid(p.proowner) end,
     'grants', a.grants)
 from pg_proc p
+cross join whole w
 join pg_language l on l.oid = p.prolang
 join acl a on a.oid = p.oid
 where p.pronamespace = 'hwqueue'::regnamespace
@@ -56,8 +60,10 @@ select case c.relkind when 'v' then 'view' else 'table' end, c.relname, json_bui
     'partition', pg_get_expr(c.relpartbound, c.oid),
     'row_security', c.relrowsecurity,
     'view_definition', case when c.relkind = 'v' then pg_get_viewdef(c.oid) end,
+    'foreign_owner', case when c.relowner <> w.owner then pg_get_userbyid(c.relowner) end,
     'grants', a.grants)
 from pg_class c
+cross join whole w
 join acl a on a.oid = c.oid
 where c.relnamespace = 'hwqueue'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f', 'S')
 union all

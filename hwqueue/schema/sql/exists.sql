@@ -1,1 +1,1 @@
-select to_regclass('hwqueue.schema_info') is not null
+select pg_catalog.to_regclass('hwqueue.schema_info') is not null

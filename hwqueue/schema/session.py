@@ -1,0 +1,131 @@
+"""How an upgrade looks at the database: pinned, one at a time, as the schema's owner."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import LiteralString, cast
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import class_row
+
+from hwqueue.errors import ConfigError, SchemaLocked
+from hwqueue.schema.bundle import OWNER
+from hwqueue.schema.files import run_script, statement
+
+_log = logging.getLogger("hwqueue.schema")
+
+_PAUSE_SECONDS = 0.1  # between two tries of the lock
+_ROLES_CHECKED_BY_SET = 160000  # server version since which SET ROLE is a right of its own
+
+# Told once that an upgrade waits, and for whom.
+OnWait = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the user may do about roles, and whose the schema is.
+
+    may_be_owner: SET ROLE to the owner's role works. may_join_owner: may make itself a member.
+    schema_owner: None where there is no schema.
+    """
+
+    roles_exist: bool
+    may_create_roles: bool
+    owner_exists: bool
+    may_be_owner: bool
+    may_join_owner: bool
+    schema_owner: str | None
+    installer: str
+
+    @property
+    def may_use_owner(self) -> bool:
+        """Whether the schema can belong to the owner's role."""
+        if self.owner_exists:
+            return self.may_be_owner or self.may_join_owner
+        return self.may_create_roles
+
+
+def pin(connection: psycopg.Connection) -> None:
+    """Let names be found in pg_catalog alone until the transaction ends.
+
+    First in every transaction here: whoever may create in a schema of the search_path could leave
+    functions there that fit better than the built-in ones.
+    """
+    connection.execute(statement("pin"), prepare=False)
+
+
+def take_lock(connection: psycopg.Connection, patience: timedelta, on_wait: OnWait | None) -> None:
+    """Take the lock of upgrades until the transaction ends; the wait for tables is limited then.
+
+    Raises: SchemaLocked, with who has it, when it is not free within `patience`.
+    """
+    give_up_at = time.monotonic() + patience.total_seconds()
+    told = False
+    while not _try_lock(connection):
+        holder = _holder(connection)
+        if time.monotonic() >= give_up_at:
+            raise SchemaLocked(
+                f"the lock of upgrades was not free within {patience}: {holder} holds it",
+                detail={"waited_seconds": patience.total_seconds()},
+                hint="if that is no upgrade, end it: select pg_terminate_backend(PID)",
+            )
+        if not told:
+            (on_wait or _log.warning)(f"waiting for the lock of upgrades: {holder} holds it")
+            told = True
+        time.sleep(_PAUSE_SECONDS)
+    connection.execute(statement("limit_waits"), prepare=False)
+
+
+def read_standing(connection: psycopg.Connection, roles: Sequence[str]) -> Standing:
+    """Ask what the user may do."""
+    is_right = connection.info.server_version >= _ROLES_CHECKED_BY_SET
+    text = sql.SQL(cast(LiteralString, statement("standing"))).format(
+        roles=list(roles),
+        owner=OWNER,
+        set="SET" if is_right else "MEMBER",
+        any_creator=not is_right,
+    )
+    with connection.cursor(row_factory=class_row(Standing)) as cursor:
+        [standing] = cursor.execute(text).fetchall()
+    return standing
+
+
+def databases_sharing(connection: psycopg.Connection, roles: Sequence[str]) -> list[str]:
+    """Other databases of the server where the roles mean something and anybody may connect."""
+    text = sql.SQL(cast(LiteralString, statement("shared_with"))).format(roles=[*roles, OWNER])
+    return [name for (name,) in connection.execute(text)]
+
+
+def act_as_owner(connection: psycopg.Connection, standing: Standing) -> None:
+    """Go on with the owner's rights, where the schema is the owner's role's.
+
+    Raises: ConfigError: the user is no member of it.
+    """
+    if standing.schema_owner != OWNER:
+        return
+    if not standing.may_be_owner:
+        if not standing.may_join_owner:
+            raise ConfigError(
+                f"the schema belongs to {OWNER}, and {standing.installer} is no member of it",
+                hint=f'grant {OWNER} to "{standing.installer}"',
+            )
+        run_script(connection, statement("join_owner"))
+    run_script(connection, statement("act_as_owner"))
+
+
+def _try_lock(connection: psycopg.Connection) -> bool:
+    row = connection.execute(statement("try_lock")).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _holder(connection: psycopg.Connection) -> str:
+    """Who has the lock, as far as this user is told."""
+    row = connection.execute(statement("lock_holder")).fetchone()
+    if row is None:
+        return "a session that is ending"
+    pid, user, application = row
+    named = f", application {application!r}" if application else ""
+    return f"session {pid} of user {user!r}{named}"

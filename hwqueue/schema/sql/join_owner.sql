@@ -1,0 +1,1 @@
+grant hwqueue_owner to current_user;

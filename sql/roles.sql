@@ -1,0 +1,17 @@
+-- The roles that are granted to logins. They belong to the whole server, so another database may have made them already.
+-- Applied before the tables. Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade --no-roles` leaves it out.
+do $$
+declare
+  v_role text;
+begin
+  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker', 'hwqueue_operator', 'hwqueue_admin'] loop
+    begin
+      if not exists (select 1 from pg_catalog.pg_roles r where r.rolname = v_role) then
+        execute format('create role %I nologin', v_role);  -- a name cannot be a parameter of create role
+      end if;
+    exception when duplicate_object or unique_violation then
+      null;  -- roles belong to the whole server: another database's upgrade was faster
+    end;
+  end loop;
+end
+$$;

@@ -1,0 +1,93 @@
+"""What others left in a schema of the search_path is not run by whoever installs or upgrades."""
+
+import gzip
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from hwqueue import Client
+from hwqueue.metrics.collector import HwqueueCollector
+from hwqueue.schema import check, install_script, read_version, upgrade
+from hwqueue.testing import install_clock
+from tests.migrations.planted import Plants, plant, times_run
+from tests.migrations.programs import run_psql
+from tests.migrations.restored import RELEASES
+
+ALL_OR_NOTHING = ("-1", "-v", "ON_ERROR_STOP=1")
+
+
+@pytest.fixture
+def planted(empty_dsn: str) -> Plants:
+    """The empty database, with what somebody left in it."""
+    return plant(empty_dsn)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select hashtextextended('hwqueue upgrade', 0)",
+        "select cardinality(array['a']::text[])",
+        "select array['a'] = array['b']",
+        "select 'a'::name || 'b'::text",
+        "select set_config('a.b', 'c', true)",
+    ],
+)
+def test_what_is_planted_runs_when_nothing_is_pinned(
+    empty_dsn: str, planted: Plants, statement: str
+) -> None:
+    assert planted.functions > 2000
+    assert planted.operators > 1000
+    with psycopg.connect(empty_dsn) as connection, pytest.raises(psycopg.Error, match="planted"):
+        connection.execute(statement.encode())
+    assert times_run(empty_dsn) == 1
+
+
+def test_a_fresh_install_runs_nothing_planted(empty_dsn: str, planted: Plants) -> None:
+    assert upgrade(empty_dsn).changed
+    assert not upgrade(empty_dsn).changed
+    assert check(empty_dsn).ok
+    assert times_run(empty_dsn) == 0
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
+def test_an_upgrade_runs_nothing_planted(empty_dsn: str, release: Path) -> None:
+    run_psql(empty_dsn, gzip.decompress(release.read_bytes()).decode())
+    plant(empty_dsn)
+    assert upgrade(empty_dsn).changed
+    assert check(empty_dsn).ok
+    assert times_run(empty_dsn) == 0
+
+
+def test_the_script_runs_nothing_planted(empty_dsn: str, planted: Plants) -> None:
+    run = run_psql(empty_dsn, install_script(), *ALL_OR_NOTHING)
+    assert run.returncode == 0, run.stderr
+    assert check(empty_dsn).ok
+    assert times_run(empty_dsn) == 0
+
+
+def test_a_check_of_an_empty_database_runs_nothing_planted(empty_dsn: str, planted: Plants) -> None:
+    assert check(empty_dsn).installed is None
+    assert times_run(empty_dsn) == 0
+
+
+def test_clients_run_nothing_planted(dsn: str) -> None:
+    """Whatever Python sends besides calls of our functions: actors, timeouts, versions."""
+    plant(dsn)
+    with Client(dsn, actor="ann") as client:
+        client.check_schema()
+        client.create_queue("q")
+        client.spawn_lease("q", "t")
+        assert [event.actor for event in client.list_events(limit=1)] == ["ann"]
+    collector = HwqueueCollector(dsn, timeout=timedelta(seconds=50))
+    assert "hwqueue_up" in {family.name for family in collector.collect()}
+    collector.close()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert read_version(connection) is not None
+        clock = install_clock(connection)
+        clock.freeze()
+        before = clock.now()
+        clock.advance(timedelta(days=1))
+        assert clock.now() == before + timedelta(days=1)
+    assert times_run(dsn) == 0
