@@ -1,12 +1,14 @@
 """hwqueue db: the embedded server, and the schema of any database."""
 
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Annotated
 
 import psycopg
 import typer
 
 from hwqueue.cli.connect import locate, named_database
+from hwqueue.cli.inputs import span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.client import Client
@@ -20,6 +22,13 @@ app = typer.Typer(no_args_is_help=True, help="The embedded server, and the schem
 
 NoRoles = Annotated[
     bool, typer.Option("--no-roles", help="Leave out the roles and everything granted to them.")
+]
+
+LockTimeout = Annotated[
+    str,
+    typer.Option(
+        "--lock-timeout", help="How long to wait for another session that is at it, such as 30s."
+    ),
 ]
 
 
@@ -72,12 +81,19 @@ def url(ctx: typer.Context) -> None:
 
 
 @app.command(epilog="Example: hwqueue db upgrade --dsn postgresql://admin@db.example/app")
-def upgrade(ctx: typer.Context, no_roles: NoRoles = False) -> None:
+def upgrade(ctx: typer.Context, no_roles: NoRoles = False, lock_timeout: LockTimeout = "5m") -> None:
     """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
-    result = upgrade_schema(locate(ctx), roles=not no_roles)
+    result = upgrade_schema(
+        locate(ctx),
+        roles=not no_roles,
+        patience=span(lock_timeout, "--lock-timeout") or timedelta(0),
+        on_wait=lambda message: say(ctx, message),
+    )
     show_one(ctx, vars(result))
     if result.note:
         say(ctx, f"note: {result.note}")
+    for warning in result.warnings:
+        say(ctx, f"warning: {warning}")
 
 
 @app.command(epilog="Example: hwqueue db check || hwqueue db upgrade")

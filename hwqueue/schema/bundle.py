@@ -14,7 +14,7 @@ OWNER = "hwqueue_owner"
 
 @dataclass(frozen=True)
 class Bundle:
-    """The text of every function file, by its path below `sql/`, and of what is before and after."""
+    """The text of every function file, by its path below `sql/`, and of what is around them."""
 
     roles: str
     owner: str

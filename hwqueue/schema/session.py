@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import LiteralString, cast
 
 import psycopg
 from psycopg import sql
@@ -82,7 +81,7 @@ def take_lock(connection: psycopg.Connection, patience: timedelta, on_wait: OnWa
 def read_standing(connection: psycopg.Connection, roles: Sequence[str]) -> Standing:
     """Ask what the user may do."""
     is_right = connection.info.server_version >= _ROLES_CHECKED_BY_SET
-    text = sql.SQL(cast(LiteralString, statement("standing"))).format(
+    text = sql.SQL(statement("standing")).format(
         roles=list(roles),
         owner=OWNER,
         set="SET" if is_right else "MEMBER",
@@ -95,7 +94,7 @@ def read_standing(connection: psycopg.Connection, roles: Sequence[str]) -> Stand
 
 def databases_sharing(connection: psycopg.Connection, roles: Sequence[str]) -> list[str]:
     """Other databases of the server where the roles mean something and anybody may connect."""
-    text = sql.SQL(cast(LiteralString, statement("shared_with"))).format(roles=[*roles, OWNER])
+    text = sql.SQL(statement("shared_with")).format(roles=[*roles, OWNER])
     return [name for (name,) in connection.execute(text)]
 
 

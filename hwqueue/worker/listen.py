@@ -20,6 +20,9 @@ from hwqueue.client import AsyncClient
 
 _log = logging.getLogger("hwqueue.worker")
 
+# A connection that listens, and the payloads that matter.
+_Subscription = tuple[psycopg.AsyncConnection, frozenset[str]]
+
 CHANNEL = "hwqueue"
 _BURST = 20  # wake-ups at once, after a quiet time
 _PER_SECOND = 20.0
@@ -92,7 +95,8 @@ async def listen(
     wake_ups = WakeUps(on_work)
     try:
         while True:
-            connection, wanted = await connecting(_subscribe, conninfo, shard, queues)
+            subscribed: _Subscription = await connecting(_subscribe, conninfo, shard, queues)
+            connection, wanted = subscribed
             _log.info("listening for new work")
             on_work()  # something may have come while nobody listened
             try:
@@ -106,10 +110,8 @@ async def listen(
         wake_ups.close()
 
 
-async def _subscribe(
-    conninfo: str, shard: int, queues: Collection[str]
-) -> tuple[psycopg.AsyncConnection, frozenset[str]]:
-    """A connection that listens, and the payloads that matter."""
+async def _subscribe(conninfo: str, shard: int, queues: Collection[str]) -> _Subscription:
+    """Listen to what the queues' notifications carry."""
     connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
     try:
         payloads = await AsyncClient.on(connection).wake_payloads(list(queues), shard=shard)

@@ -27,7 +27,11 @@ _DRIVERS = (
     "sqlalchemy.dialects.postgresql.psycopg",
     "psycopg._typeinfo",
 )
-_TYPES = ['text', 'name', '"char"', 'boolean', 'smallint', 'integer', 'bigint', 'oid', 'numeric', 'uuid', 'json', 'jsonb', 'bytea', 'interval', 'xid8', 'regclass', 'regnamespace', 'pg_snapshot'] + ["double precision", "timestamp with time zone"]
+_TYPES = (
+    *("text", "name", '"char"', "boolean", "smallint", "integer", "bigint", "oid", "numeric"),
+    *("double precision", "uuid", "json", "jsonb", "bytea", "interval", "timestamp with time zone"),
+    *("xid8", "pg_snapshot", "regclass", "regnamespace"),
+)
 _ELEMENTS = {"anyelement", "anynonarray", "anycompatible", "anycompatiblenonarray", '"any"'}
 _ARRAYS = {"anyarray", "anycompatiblearray"}
 _MOST = 60  # combinations of exact types of one built-in signature that is not polymorphic
@@ -120,7 +124,8 @@ def plants(connection: psycopg.Connection) -> Plants:
         for chosen, returned in exact.combinations(kinds, result):
             operators.setdefault((name, chosen), returned)
     made = [
-        "create sequence public.planted_ran minvalue 0 start 0; select nextval('public.planted_ran');"
+        "create sequence public.planted_ran minvalue 0 start 0;",
+        "select nextval('public.planted_ran');",
     ]
     for (name, chosen), (returned, returns_set) in functions.items():
         made.append(_function(name, chosen, f"setof {returned}" if returns_set else returned))
