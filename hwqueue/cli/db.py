@@ -81,7 +81,9 @@ def url(ctx: typer.Context) -> None:
 
 
 @app.command(epilog="Example: hwqueue db upgrade --dsn postgresql://admin@db.example/app")
-def upgrade(ctx: typer.Context, no_roles: NoRoles = False, lock_timeout: LockTimeout = "5m") -> None:
+def upgrade(
+    ctx: typer.Context, no_roles: NoRoles = False, lock_timeout: LockTimeout = "5m"
+) -> None:
     """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
     result = upgrade_schema(
         locate(ctx),

@@ -339,6 +339,31 @@ def _(stage: Stage) -> Row:
     return {"queue": None}
 
 
+@tells("event_retention_set")
+def _(stage: Stage) -> Row:
+    for _ in range(2):
+        assert stage.api.value("set_event_retention", days=9) in (14, 9)
+    stage.api.rows("set_event_retention", days=9)
+    return {"queue": None, "detail": {"from": 14, "to": 9}}
+
+
+@tells("token_created")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    stage.api.rows("create_token", name=name, secret_sha256=uuid4().bytes * 2, role="viewer")
+    detail = {"token": name, "role": "viewer", "tenant": None, "expires_at": None}
+    return {"message": f"token {name} for role viewer", "detail": detail}
+
+
+@tells("token_revoked")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    stage.api.rows("create_token", name=name, secret_sha256=uuid4().bytes * 2, role="viewer")
+    for _ in range(2):
+        stage.api.rows("revoke_token", name=name)
+    return {"message": f"token {name}", "detail": {"token": name}}
+
+
 @pytest.fixture
 def stage(api: Api, clock: Clock) -> Stage:
     """The stage of a case; what reap had to tell of the test before is told."""
@@ -377,7 +402,7 @@ def test_each_is_told_once(stage: Stage, code: str) -> None:
     assert event | expected == event
     assert event["message"]
     row = stage.api.conn.execute("select session_user").fetchone()
-    assert (event["actor"],) == row
+    assert (event["actor"],) == (event["login"],) == row
     assert event["at"] <= stage.clock.now()
 
 
@@ -557,3 +582,20 @@ def test_classes_have_their_turns(stage: Stage) -> None:
         api.rows("reap", limit=50)
     told = of_queue(queue, since(api, before, "class_unmatched"))
     assert len({event["class_id"] for event in told}) == len(told) == 7
+
+
+def test_the_login_is_the_servers_own_word(api: Api, clock: Clock) -> None:
+    """Whatever the caller says, and whoever owns the function that writes the event."""
+    queue = api.queue()
+    lease = api.spawn(queue)
+    api.conn.execute("set session authorization hwqueue_operator")
+    for trick in ("hwqueue.actor", "hwqueue.login", "hwqueue.session_user"):
+        api.conn.execute("select set_config(%s, 'ceo', false)", [trick])
+    api.rows("pause_queue", queue=queue)
+    api.rows("cancel_lease", lease=lease)
+    api.conn.execute("reset session authorization")
+    api.conn.execute("select set_config('hwqueue.actor', '', false)")
+    [cancelled, paused] = api.rows("list_events", limit=2)
+    assert [paused["code"], cancelled["code"]] == ["queue_paused", "lease_cancelled"]
+    for event in (paused, cancelled):
+        assert (event["actor"], event["login"]) == ("ceo", "hwqueue_operator")

@@ -18,6 +18,7 @@ def _begins_at_noon(api: Api, clock: Clock) -> None:
     clock.advance(40 * DAY)
     now = clock.now()
     clock.advance(DAY - (now - now.replace(hour=12, minute=0, second=0, microsecond=0)))
+    api.rows("set_event_retention", days=14)
     api.rows("prune")
 
 
@@ -52,9 +53,10 @@ def days(api: Api, clock: Clock) -> Days:
 @pytest.mark.parametrize("kept", [1, 7, 14])
 def test_so_many_whole_days_are_kept(days: Days, kept: int) -> None:
     """Two and a half times round the ring."""
+    days.api.rows("set_event_retention", days=kept)
     for _ in range(40):
         days.go_on()
-        days.api.rows("prune", event_days=kept)
+        days.api.rows("prune")
         assert days.left() == days.written[-(kept + 1) :]
 
 
@@ -65,10 +67,11 @@ def test_the_default(days: Days) -> None:
 
 
 def test_a_day_is_kept_to_its_end(days: Days, clock: Clock) -> None:
+    days.api.rows("set_event_retention", days=1)
     days.go_on()
     clock.advance(timedelta(hours=11, minutes=59))  # a minute to midnight
     for expected in (days.written, days.written[-1:]):
-        days.api.rows("prune", event_days=1)
+        days.api.rows("prune")
         assert days.left() == expected
         clock.advance(timedelta(minutes=2))
 
@@ -81,7 +84,9 @@ def test_without_prune_nothing_is_lost(days: Days, conn: psycopg.Connection) -> 
     # one day was not written into again; those before it are where the last five are
     assert days.left() == days.written[:5] + days.written[6:]
     days.go_on(2)
-    days.api.rows("prune", event_days=7)
+    days.api.rows("set_event_retention", days=7)
+    days.api.rows("prune")
+    days.api.rows("set_event_retention", days=14)
     young = days.written[-8:]
     left = days.left()
     assert left[-8:] == young
@@ -133,3 +138,28 @@ def test_writers_go_on_beside_an_open_prune(days: Days, dsn: str) -> None:
 @pytest.mark.parametrize("kept", [0, 15, None])
 def test_bad_spans(api: Api, kept: int | None) -> None:
     assert api.refused("QHA01", "prune", event_days=kept).field == "p_event_days"
+
+
+@pytest.mark.parametrize("kept", [0, 15, None])
+def test_bad_retentions(api: Api, kept: int | None) -> None:
+    assert api.refused("QHA01", "set_event_retention", days=kept).field == "p_days"
+
+
+@pytest.mark.parametrize("role", ["hwqueue_worker", "hwqueue_operator"])
+def test_who_may_prune_erases_nothing(days: Days, conn: psycopg.Connection, role: str) -> None:
+    """Not even by asking for a day: what is kept of what they did is no choice of theirs."""
+    days.go_on(10)
+    conn.execute(f"set session authorization {role}".encode())
+    days.api.rows("prune", limit=1000, event_days=1)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        days.api.rows("set_event_retention", days=1)
+    conn.execute("reset session authorization")
+    assert days.left() == days.written
+
+
+def test_another_shard_keeps_its_own_time(days: Days, conn: psycopg.Connection) -> None:
+    conn.execute("insert into hwqueue.shard (shard_id) values (7) on conflict do nothing")
+    assert days.api.value("set_event_retention", days=3, shard=7) == 14
+    assert days.api.value("set_event_retention", days=2) == 14
+    assert days.api.value("set_event_retention", days=14) == 2
+    assert days.api.value("set_event_retention", days=14, shard=7) == 3

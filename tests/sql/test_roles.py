@@ -1,7 +1,9 @@
 """Who may call what. The functions are the only way in."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -39,6 +41,7 @@ MAY_CALL: dict[str, set[str]] = {
     "claim_hint": {WORKER, OPERATOR, ADMIN},
     "reap": {WORKER, OPERATOR, ADMIN},
     "list_queues": {WORKER, OPERATOR, ADMIN},
+    "wake_payloads": {WORKER, ADMIN},
     "explain_lease": {OPERATOR, ADMIN},
     "explain_class": {OPERATOR, ADMIN},
     "what_if": {OPERATOR, ADMIN},
@@ -75,10 +78,32 @@ MAY_CALL: dict[str, set[str]] = {
     "create_queue": {ADMIN},
     "set_queue_policy": {ADMIN},
     "drop_queue": {ADMIN},
+    "set_event_retention": {ADMIN},
     "create_token": {ADMIN},
     "list_tokens": {ADMIN},
     "revoke_token": {ADMIN},
 }
+
+
+_MATRIX = """
+  select p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', p.proname::text,
+         r.rolname::text, has_function_privilege(r.oid, p.oid, 'execute')
+  from pg_proc p cross join pg_roles r
+  where p.pronamespace = 'hwqueue'::regnamespace and r.rolname = any (%s)
+"""
+_SECURED = """
+  select p.proname::text, pg_get_userbyid(p.proowner)::text, p.proconfig
+  from pg_proc p where p.pronamespace = 'hwqueue'::regnamespace and p.prosecdef
+"""
+
+
+@pytest.fixture
+def stranger(conn: psycopg.Connection) -> Iterator[str]:
+    """A login of the server that was granted nothing."""
+    name = f"hwqueue_test_{uuid4().hex[:12]}"
+    conn.execute(sql.SQL("create role {} login").format(sql.Identifier(name)))
+    yield name
+    conn.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
 
 @contextmanager
@@ -246,3 +271,63 @@ def test_calling_what_is_not_ones_own_is_denied(api: Api, conn: psycopg.Connecti
         api.rows("uncordon_node", node=uuid4())
     with acting_as(conn, OPERATOR), refusing(DENIED):
         api.rows("drop_queue", queue="q")
+
+
+def test_every_function_for_every_role(conn: psycopg.Connection, stranger: str) -> None:
+    """A function that the table does not name is nobody's; overloads count, too."""
+    cells = conn.execute(_MATRIX, [[*ROLES, stranger]]).fetchall()
+    assert {name for _, name, _, _ in cells} >= MAY_CALL.keys()
+    wrong = [
+        (function, role, may)
+        for function, name, role, may in cells
+        if may != (role in MAY_CALL.get(name, set()))
+    ]
+    assert wrong == []
+
+
+def test_a_new_function_is_noticed(conn: psycopg.Connection, stranger: str) -> None:
+    """The table above fails for it, whoever it is open to."""
+    with conn.transaction(force_rollback=True):
+        conn.execute("create function hwqueue.fresh() returns int language sql return 1")
+        cells = conn.execute(_MATRIX, [[*ROLES, stranger]]).fetchall()
+    assert {(role, may) for _, name, role, may in cells if name == "fresh"} == {
+        (role, True) for role in (*ROLES, stranger)
+    }
+
+
+def test_a_login_without_a_role_reaches_nothing(conn: psycopg.Connection, stranger: str) -> None:
+    """Tried, not looked up: each function by its own arguments, each table and view."""
+    calls = conn.execute(
+        "select format('select hwqueue.%I(%s)', p.proname, (select string_agg('null::' ||"
+        " format_type(a, null), ', ') from unnest(p.proargtypes) a))"
+        " from pg_proc p where p.pronamespace = 'hwqueue'::regnamespace and p.prokind = 'f'"
+        " union all select format('select * from hwqueue.%I', c.relname)"
+        " from pg_class c where c.relnamespace = 'hwqueue'::regnamespace"
+        " and c.relkind in ('r', 'p', 'v', 'S')"
+    ).fetchall()
+    assert len(calls) > 300
+    conn.execute(sql.SQL("set session authorization {}").format(sql.Identifier(stranger)))
+    try:
+        for (call,) in calls:
+            with refusing(DENIED):
+                conn.execute(call.encode())
+    finally:
+        conn.execute("reset session authorization")
+
+
+def test_what_runs_with_the_owners_rights_is_the_owners(conn: psycopg.Connection) -> None:
+    """A role that is no superuser and that nobody logs in as."""
+    rows = conn.execute(_SECURED).fetchall()
+    assert len(rows) > 50
+    assert {owner for _, owner, _ in rows} == {"hwqueue_owner"}
+    unpinned = [n for n, _, config in rows if "search_path=pg_catalog, pg_temp" not in config]
+    assert unpinned == []
+
+
+def test_the_documented_roles_are_these() -> None:
+    """docs/explanation/security.md has a row for each."""
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
+    assert set(re.findall(r"^\| `(hwqueue_\w+)` \|", page, re.MULTILINE)) == {
+        *ROLES,
+        "hwqueue_owner",
+    }

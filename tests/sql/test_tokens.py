@@ -71,9 +71,13 @@ def test_who_made_and_ended_it(api: Api) -> None:
         api.conn.execute("select set_config('hwqueue.actor', 'token:ops', true)")
         name, _ = made(api)
     assert listed(api, name)["created_by"] == "token:ops"
+    row = api.conn.execute("select session_user").fetchone()
+    assert (listed(api, name)["created_login"],) == row
+    assert listed(api, name)["revoked_login"] is None
     api.rows("revoke_token", name=name)
     row = api.conn.execute("select session_user").fetchone()
     assert (listed(api, name)["revoked_by"],) == row
+    assert (listed(api, name)["revoked_login"],) == row
 
 
 def test_a_name_is_given_once(api: Api) -> None:

@@ -1,0 +1,35 @@
+"""Notifications hold no names: any login of the database hears them."""
+
+import re
+
+import psycopg
+
+from tests.sql.api import Api
+
+
+def test_a_payload_tells_no_name(api: Api, conn: psycopg.Connection) -> None:
+    queue, node = api.queue(), api.node()
+    assert api.claim(node, queue) == []
+    conn.execute("listen hwqueue")
+    api.spawn(queue)
+    [payload] = [notify.payload for notify in conn.notifies(timeout=0)]
+    assert re.fullmatch("[0-9a-f]{32}", payload)
+    assert payload == api.wake_payload(queue)
+    # without the key there is nothing to compare guesses of names with
+    row = conn.execute("select left(encode(sha256(%s), 'hex'), 32)", [f"0:{queue}".encode()])
+    assert row.fetchone() != (payload,)
+
+
+def test_each_shard_and_queue_has_its_own(api: Api, conn: psycopg.Connection) -> None:
+    conn.execute("insert into hwqueue.shard (shard_id) values (7) on conflict do nothing")
+    rows = api.rows("wake_payloads", queues=["a", "b", "a"])
+    rows += api.rows("wake_payloads", queues=["a", "b"], shard=7)
+    named = sorted((row["shard_id"], row["queue"]) for row in rows)
+    assert named == [(0, "a"), (0, "b"), (7, "a"), (7, "b")]
+    assert len({row["payload"] for row in rows}) == 4
+
+
+def test_bad_arguments(api: Api) -> None:
+    assert api.refused("QHA01", "wake_payloads", queues=[None]).field == "p_queues"
+    assert api.refused("QHA01", "wake_payloads", queues=None).field == "p_queues"
+    assert api.refused("QHA01", "wake_payloads", queues=["q"], shard=9).field == "p_shard"

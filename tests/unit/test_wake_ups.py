@@ -1,0 +1,52 @@
+"""Wake-ups have a rate, whoever sends how many notifications."""
+
+import asyncio
+
+from hwqueue.worker.listen import WakeUps
+
+
+class Loop:
+    """Counts calls, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.calls = 0
+
+    def work(self) -> None:
+        self.calls += 1
+
+
+async def test_a_flood_wakes_a_burst_and_then_at_the_rate() -> None:
+    loop = Loop()
+    wake_ups = WakeUps(loop.work, burst=3, per_second=1000.0, clock=lambda: loop.now)
+    for _ in range(10_000):
+        wake_ups.wake()
+    assert loop.calls == 3
+    while loop.calls == 3:  # the one that is arranged comes, and is for all of them
+        await asyncio.sleep(0)
+    assert loop.calls == 4
+    loop.now += 60
+    for _ in range(10_000):
+        wake_ups.wake()
+    assert loop.calls == 7
+    wake_ups.close()
+
+
+async def test_one_now_and_then_is_passed_on_at_once() -> None:
+    loop = Loop()
+    wake_ups = WakeUps(loop.work, burst=1, per_second=10.0, clock=lambda: loop.now)
+    for expected in range(1, 100):
+        wake_ups.wake()
+        assert loop.calls == expected
+        loop.now += 0.1001
+
+
+async def test_after_closing_nothing_comes() -> None:
+    loop = Loop()
+    wake_ups = WakeUps(loop.work, burst=1, per_second=1e9, clock=lambda: loop.now)
+    wake_ups.wake()
+    wake_ups.wake()
+    wake_ups.close()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert loop.calls == 1
