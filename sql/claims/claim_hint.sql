@@ -1,6 +1,6 @@
 -- After an empty claim: when to ask again, and what keeps the node from what waits, as counts of classes by reason code.
 -- Looks at no more than 1,000 classes that have something ready.
--- Locks: none. Raises: QHQ01, QHN01. Idempotent: yes.
+-- Locks: none. Raises: QHQ01, QHN01, QHN04 unless an operator asks. Idempotent: yes.
 create or replace function hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard int default 0)
 returns table (retry_after interval, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -17,6 +17,9 @@ begin
   v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
+  if not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
+    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
+  end if;
   v_now := hwqueue.clock();
   select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
   from (

@@ -1,6 +1,6 @@
 -- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none. p_claim_timeout: for leases without one; else the queue's.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks, skip locked.
--- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02. Idempotent: no; after a lost connection treat the outcome as not granted.
+-- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no; after a lost connection treat the outcome as not granted.
 -- Plans are made once, for any arguments, and by index. What every claim needs is six statements, all but one of them here: each costs microseconds.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
@@ -33,8 +33,8 @@ declare
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
@@ -75,7 +75,7 @@ begin
       end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
-        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
+        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, v_state.login, p_claim_timeout, v_generation, v_now, p_shard) g;
       v_left := v_left - cardinality(v_places);
       continue;
     end if;
@@ -104,9 +104,9 @@ begin
     attempt := v_entry.attempt_count + 1;
     expires_at := v_now + v_timeout;
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted)
+                               claimed_at, expires_at, check_at, assignment, counted, login)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted);
+            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
     return next;
   end loop;
   if v_changed then

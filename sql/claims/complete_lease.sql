@@ -21,7 +21,8 @@ begin
   -- a peek: if the claim moves before the locks are held, its token will not match any more
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = (
-    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token)
+    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+      and hwqueue.is_own(c.login))
   for no key update;
   if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
     return 'completed';

@@ -1,6 +1,6 @@
 -- complete_lease for many, without results, in one call: p_lease_ids[i] was claimed with p_tokens[i]. One that cannot be completed undoes
 -- none of the others. Gives those that were not completed, in their order, counted from 1, and why (verdict: lost, cancelled, finished,
--- bad_token; a lease that does not exist is lost); no rows: all of them were.
+-- bad_token: never granted, or to another login; a lease that does not exist is lost); no rows: all of them were.
 -- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id; the lease rows.
 -- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in claim_task.
 create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard int default 0)
@@ -20,7 +20,7 @@ begin
     from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
     cross join lateral (
       select x.node_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token offset 0) c);
+      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c);
   perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
   v_is_counted := exists (
     select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
@@ -57,8 +57,7 @@ begin
   end loop;
   return query
     select i.ordinality::int, i.lease_id,
-           -- a right token that did not do is that of another node's claim
-           case when c.claim_token = i.claim_token then 'bad_token' when w.verdict = 'unknown' then 'lost' else w.verdict end, w.state
+           case w.verdict when 'foreign' then 'bad_token' when 'unknown' then 'lost' else w.verdict end, w.state
     from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
     left join lateral (
       select x.claim_token from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) c on true

@@ -1,5 +1,6 @@
 -- The usual end of a claim, in as few looks as can be: completes it if the token is right. With p_is_plain only if nothing was set
--- aside for it, so that no node is involved; with p_node only if it is that node's. False: nothing was done, settle_claim says why.
+-- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the caller's. False: nothing was
+-- done, settle_claim says why.
 -- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_result jsonb, p_shard int)
 returns boolean
@@ -11,7 +12,7 @@ declare
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (p_node is null or c.node_id = p_node)
+    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
   returning c.* into v_claim;
   if not found then
     return false;
@@ -34,7 +35,7 @@ end
 $$;
 
 -- finish_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no result; with p_node only that
--- node's. Gives the places in the list of those that it completed.
+-- node's, else only the caller's. Gives the places in the list of those that it completed.
 -- Locks: the claims and the lease rows by lease_id. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
 language plpgsql volatile
@@ -55,7 +56,8 @@ begin
     delete from hwqueue.claim c using item i
     cross join lateral (
       select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
-    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and (p_node is null or c.node_id = p_node)
+    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
       and c.assignment is null and c.counted is null
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), record as (

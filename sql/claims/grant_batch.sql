@@ -1,7 +1,7 @@
 -- Turns ready entries that score alike and that the caller has locked into claims, all in one statement, in the order of claim_task:
 -- where nothing is set aside.
 -- Locks: none. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint,
+create or replace function hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint,
   p_now timestamptz, p_shard int)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
                expires_at timestamptz)
@@ -23,9 +23,9 @@ begin
         select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                 claimed_at, expires_at, check_at)
+                                 claimed_at, expires_at, check_at, login)
       select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
-             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout
+             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout

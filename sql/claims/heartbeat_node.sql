@@ -4,7 +4,7 @@
 -- It waits for nobody. A claim that somebody else holds (an open cancel, say) is answered as it stands and extended the next
 -- time; while somebody holds the node (an open settlement, say) its last sign of life stays as it is. A claim that is named
 -- twice is answered once.
--- Locks: node_state, then the claims, all skip locked, so that their order does not matter. Raises: QHN01, QHN03, QHA01, QHA02.
+-- Locks: node_state, then the claims, all skip locked, so that their order does not matter. Raises: QHN01, QHN03, QHN04, QHA01, QHA02.
 -- Idempotent: yes. Plans are made once, and by index: a table that is small now is large before the session ends.
 create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]', p_extend interval default null,
                                                   p_shard int default 0)
@@ -39,6 +39,7 @@ begin
   where s.shard_id = p_shard and s.node_id = (
     select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
     where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
+      and hwqueue.is_own(o.login)
     for no key update of o skip locked);
   if not found then
     perform hwqueue.check_epoch(p_node, p_epoch, p_shard);
@@ -60,14 +61,17 @@ begin
 end
 $$;
 
--- Refuses a node that is not registered or not at this epoch; one that is, but held by another session, passes.
--- Locks: none. Raises: QHN01, QHN03. Idempotent: yes.
+-- Refuses a node that is not registered, not the caller's or not at this epoch; one that is, but held by another session, passes.
+-- Locks: none. Raises: QHN01, QHN03, QHN04. Idempotent: yes.
 create or replace function hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_epoch bigint := (select s.node_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
+  v_epoch bigint;
+  v_login text;
 begin
+  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  perform hwqueue.check_login(p_node, v_login, p_shard);
   if (v_epoch = p_epoch) is not true then
     perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
   end if;

@@ -1,6 +1,6 @@
 -- Locks a node's state, first thing in everything that grants on it, settles for it or edits it.
--- Locks: node_state. Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch. Idempotent: yes.
--- Null is for callers that act on a node from outside: functions that a node calls pass its epoch, 0 for none.
+-- Locks: node_state. Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04 another login's. Idempotent: yes.
+-- Null is for callers that act on a node from outside, whoever it belongs to: functions that a node calls pass its epoch, 0 for none.
 create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard int) returns hwqueue.node_state
 language plpgsql volatile
 as $$
@@ -9,6 +9,9 @@ declare
 begin
   select s.* into v_state from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if p_epoch is not null then
+    perform hwqueue.check_login(p_node, v_state.login, p_shard);
+  end if;
   if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
     perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
   end if;

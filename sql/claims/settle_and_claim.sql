@@ -3,7 +3,7 @@
 -- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes them: it costs half of what the same
 -- costs in p_settle, and only those that could not be completed get a row; their ordinals go on after p_settle's.
 -- Locks: node_state; its claims by lease_id; then as claim_task.
--- Raises: QHQ01, QHN01, QHN03, QHA01, QHA02. Idempotent: no. With p_qty 0 it only settles.
+-- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no. With p_qty 0 it only settles.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}',
   p_shard int default 0)
@@ -25,9 +25,9 @@ begin
   if p_settle <> '[]' then
     v_given := hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.node_epoch, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  select s.node_epoch, s.login, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
   if v_drawn is not null then
     perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then

@@ -3,7 +3,7 @@
 -- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is set aside for the claim, nothing
 -- is done; the verdict is counted.
 -- Locks: the claim; the lease row. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
--- bad_token, unknown.
+-- bad_token, foreign (another login's or node's), unknown.
 -- Idempotent: no, the second settlement finds finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamptz, p_shard int,
                                                 out verdict text, out state text)
@@ -15,10 +15,11 @@ declare
 begin
   -- by token: whoever has an old one waits for nobody
   select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node) for update;
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
+    and hwqueue.is_own(c.login) for update;
   if not found then
-    select c.claim_token into v_claim.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-    if v_claim.claim_token = p_token then
+    select c.claim_token, c.login into v_claim.claim_token, v_claim.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
       verdict := 'counted';
     else
       select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
@@ -45,7 +46,8 @@ begin
 end
 $$;
 
--- Why a token settles nothing. p_current is the token of the claim that runs now, if one does.
+-- Why a token settles nothing. p_current is the token of the claim that runs now, if one does: a right one that settles nothing is another
+-- login's or node's.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard int,
                                                    out verdict text, out state text)
@@ -58,6 +60,7 @@ begin
   state := hwqueue.lease_state(p_lease, p_shard);
   verdict := case
     when v_lease.lease_id is null then 'unknown'
+    when p_token = p_current then 'foreign'
     when p_token is null or p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
     when v_lease.state = 'cancelled' then 'cancelled'
     when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'

@@ -21,7 +21,7 @@ begin
       continue;
     end if;
     v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
+    verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token' else v_result.verdict end;
     state := v_result.state;
     return next;
   end loop;

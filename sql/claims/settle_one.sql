@@ -1,7 +1,8 @@
 -- The heart of complete_lease, fail_lease and release_lease: settles by lease and token, and turns every verdict but ok
 -- into its error.
 -- Locks: node_state of the claim's node if something was set aside; the claim; the lease row.
--- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHA01, QHA02. Idempotent: no.
+-- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another login's, QHA01, QHA02.
+-- Idempotent: no.
 create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int) returns text
 language plpgsql volatile
 as $$
@@ -17,7 +18,7 @@ begin
   loop
     -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
     select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
-    if v_claim.assignment is not null then
+    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
       perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
     end if;
     select s.verdict, s.state into v_result
@@ -25,18 +26,19 @@ begin
     exit when v_result.verdict <> 'counted';
   end loop;
   if v_result.verdict <> 'ok' then
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state, p_shard);
   end if;
   return v_result.state;
 end
 $$;
 
 -- Locks: none. Raises: the error of the verdict, always. Idempotent: yes.
-create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) returns void
+create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_detail jsonb := jsonb_build_object('lease_id', p_lease, 'claim_token', p_token, 'state', p_state);
+  v_login text;
 begin
   case p_verdict
     when 'lost' then
@@ -50,6 +52,11 @@ begin
     when 'bad_token' then
       perform hwqueue.refuse('QHL05', format('claim %s of lease %s was never granted', coalesce(p_token::text, 'null'), p_lease), v_detail,
         'pass the claim_token that claim_task gave for this lease');
+    when 'foreign' then
+      v_login := (select c.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
+      perform hwqueue.refuse('QHL08', format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
+        to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
+        hwqueue.login_hint(v_login));
     else
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
         'check the id; finished leases go once their queue''s retention is over');

@@ -32,7 +32,7 @@ begin
                                      hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
     when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
     when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
-    when p_stage = 'trust' then 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing')
+    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id), 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
     when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
                                          else array_to_string(p_node.gpu_exclusivity, ', ') end
     when p_fact is not null then case

@@ -1,5 +1,5 @@
 -- What must hold at every instant, counted anew from leases and claims: a row for each rule that is broken, none when all is well.
--- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain. detail names what is broken, what was found and expected.
+-- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login. detail names what is broken, what was found and expected.
 -- It reads everything and is for operators and tests; it is one statement after another, so call it in a repeatable read transaction while
 -- others work. Capacity may be exceeded by adopted leases and by nodes that were registered with less than is in use.
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -11,6 +11,10 @@ begin
   return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
   return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
+  return query
+    select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login, 'expected', s.login)
+    from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+    where c.shard_id = p_shard and c.login is distinct from s.login;
 end
 $$;
 

@@ -1,7 +1,10 @@
 -- Vouches that a node belongs to a trust domain, until p_expires_at if that is given: leases that require {"trust": domain} may run there.
 -- Domains are compared byte for byte. Attesting it again sets another expiry. Who did it is noted.
+-- It holds for the instance that is registered: when another one registers it is suspended until confirm_node, or until it is attested
+-- again. With p_any_instance it holds for every instance that the node's login registers, as when each node has a login of its own.
 -- Locks: node_state. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
-create or replace function hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamptz default null, p_shard int default 0)
+create or replace function hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamptz default null,
+                                               p_any_instance boolean default false, p_shard int default 0)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -16,13 +19,14 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
-  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by)
-  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user)
+  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by, any_instance)
+  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
   on conflict (shard_id, node_id, domain) do update
-  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
+  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by,
+      any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
   perform hwqueue.note_attestations(p_node, p_shard);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at), p_node => p_node);
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at, 'any_instance', coalesce(p_any_instance, false)), p_node => p_node);
 end
 $$;
 
@@ -75,7 +79,7 @@ begin
 end
 $$;
 
--- Copies a node's attestations to where claims read them; what was judged with the old ones is judged anew.
+-- Copies a node's attestations that are not suspended to where claims read them; what was judged with the old ones is judged anew.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
 language plpgsql volatile
@@ -85,7 +89,7 @@ begin
   set (attested, attested_until) = (
     select coalesce(array_agg(a.domain order by a.domain), '{}'),
            coalesce(array_agg(coalesce(a.expires_at, 'infinity') order by a.domain), '{}')
-    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node)
+    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is null)
   where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.forget_node(p_node, p_shard);
 end

@@ -1,5 +1,6 @@
 -- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an instance that
--- missed it stays fenced when the node is registered again. Its attestations end, too; taints of operators stay, as cordons do.
+-- missed it stays fenced when the node is registered again. Its attestations end, too, and it belongs to no login any more; taints of
+-- operators stay, as cordons do.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA02. Idempotent: no, the second call finds no node.
 create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -18,6 +19,7 @@ begin
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+  update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
     jsonb_build_object('claims_ended', v_ended), p_node => p_node);

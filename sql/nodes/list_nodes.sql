@@ -5,7 +5,8 @@ language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
 -- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect", "since", "by": "node"|"operator"};
--- attestations: {"domain", "expires_at", "attested_at", "attested_by"}, those that have expired as well. cores: {"core", "numa", "threads"} as
+-- attestations: {"domain", "expires_at", "attested_at", "attested_by", "any_instance", "suspended_at", "suspended_why"}, those that have
+-- expired or are suspended as well. login: the role whose members may act for it; null: any worker. cores: {"core", "numa", "threads"} as
 -- declared, and "milli_used" where they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
 -- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -13,7 +14,8 @@ create or replace function hwqueue.list_nodes(p_name text default null, p_node u
                                               p_limit int default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz, cordoned boolean,
                draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots int, claims int,
-               registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb)
+               registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb,
+               login text, instance_id text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
@@ -31,12 +33,14 @@ as $$
            select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
-                                                       'attested_by', a.attested_by) order by a.domain)
+                                                       'attested_by', a.attested_by, 'any_instance', a.any_instance,
+                                                       'suspended_at', a.suspended_at, 'suspended_why', a.suspended_why) order by a.domain)
                    from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
          coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
                    from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
          jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
-                            'gpu_share_mode', n.gpu_share_mode)
+                            'gpu_share_mode', n.gpu_share_mode),
+         s.login, n.instance_id
   from (
     select o.* from hwqueue.node o
     where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)

@@ -1,14 +1,18 @@
 -- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it, fences the older
 -- instance and ends its claims at once (one attempt used), unless keep_claims. Labels judged anew from the next claim on. Taints in
 -- the spec are the node's own, and replace those it had; a new one with no_execute counts for what runs there as in taint_node.
--- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02 name in use, QHA02. Idempotent: yes.
+-- The node belongs to the login that registers it first: no other may register over it, unless it has that role. Attestations are
+-- suspended when another instance registers, or the first login since it was deregistered.
+-- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02 name in use,
+-- QHN04 another login's, QHA02. Idempotent: yes.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_node hwqueue.node;
   v_old hwqueue.node;
-  v_epoch bigint := 1;
+  v_state hwqueue.node_state;
+  v_epoch bigint;
   v_keep boolean;
   v_known boolean;
   v_ended int := 0;
@@ -24,12 +28,12 @@ begin
   v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
+  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login) values (p_shard, p_node, 1, hwqueue.clock(), session_user)
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
   loop  -- nobody may wait for a profile with a node in hand
     begin
-      v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
+      v_state := hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
       perform hwqueue.give_up();
     exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
@@ -37,11 +41,11 @@ begin
       v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
     end;
   end loop;
+  perform hwqueue.check_login(p_node, v_state.login, p_shard);
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
-  if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
-    v_epoch := v_epoch + 1;
-  end if;
+  v_epoch := v_state.node_epoch + case
+    when v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then 1 else 0 end;
   v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node, v_node.resources || v_node.gpu_ids);
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
@@ -54,6 +58,13 @@ begin
   if not found then
     perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
       jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
+  end if;
+  if v_state.login is null then
+    perform hwqueue.set_login(p_node, session_user, p_shard);
+  end if;
+  if v_state.login is null or v_epoch > v_state.node_epoch then
+    perform hwqueue.suspend_attestations(v_node, v_state.login is null, format('it registered again as instance %s',
+      to_json(left(v_node.instance_id, 100))), v_now, p_shard);
   end if;
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);

@@ -61,6 +61,9 @@ begin
   elsif p_predicate is not null then
     v_predicate := hwqueue.without_terms(p_predicate);
   end if;
+  if p_code = 'trust_not_attested' then
+    v_message := hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id);
+  end if;
   if v_message is null then
     v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
   end if;

@@ -12,6 +12,7 @@ from hwqueue.schema.files import SQL_DIR
 from hwqueue.testing import Clock
 from tests.fix_db import fresh_database
 from tests.sql.api import Api
+from tests.sql.logins import Logins, made_logins
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +41,10 @@ def clock(conn: psycopg.Connection) -> Clock:
 def api(conn: psycopg.Connection) -> Api:
     """The SQL functions on the file's database."""
     return Api(conn)
+
+
+@pytest.fixture
+def logins(dsn: str, conn: psycopg.Connection) -> Iterator[Logins]:
+    """Logins of the test's own."""
+    with made_logins(dsn, conn) as logins:
+        yield logins

@@ -61,6 +61,8 @@ MAY_CALL: dict[str, set[str]] = {
     "untaint_node": {OPERATOR, ADMIN},
     "attest_node": {OPERATOR, ADMIN},
     "revoke_attestation": {OPERATOR, ADMIN},
+    "confirm_node": {OPERATOR, ADMIN},
+    "hand_over_node": {OPERATOR, ADMIN},
     "set_service_policy": {OPERATOR, ADMIN},
     "service_policy": {OPERATOR, ADMIN},
     "adopt_lease": {OPERATOR, ADMIN},

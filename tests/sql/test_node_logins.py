@@ -1,0 +1,321 @@
+"""A node belongs to the login that registered it, and its claims with it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.sql.api import Api, Node, Row, beat, completed, refusing, settlement, token
+from tests.sql.logins import OPERATOR, WORKER, Logins
+from tests.sql.test_roles import MAY_CALL
+
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass
+class Scene:
+    """What one worker login has, and a connection of another."""
+
+    owner: Api
+    login: str
+    other: Api
+    other_login: str
+    queue: str
+    node: Node
+    claim: Row
+    counted: Row  # a claim for which something is set aside
+
+
+@pytest.fixture
+def scene(api: Api, logins: Logins) -> Scene:
+    """Two worker logins; a node of the first runs two leases, one of them counted."""
+    login, owner = logins.api(WORKER)
+    other_login, other = logins.api(WORKER)
+    queue = api.queue()
+    node = owner.node(capacity={"cpu_milli": 4000}, heartbeat_timeout="10 days")
+    api.spawn(queue)
+    api.needing(queue, cpu_milli=1000)
+    claim, counted = owner.claim(node, queue, qty=2)
+    assert counted["assignment"] is not None
+    for _ in range(3):
+        api.spawn(queue)
+    return Scene(owner, login, other, other_login, queue, node, claim, counted)
+
+
+def _settle(scene: Scene, **more: Any) -> Row:
+    return {**scene.node.who, "settle": [], "queues": [scene.queue], **more}
+
+
+def _spec(scene: Scene) -> Row:
+    return {"name": scene.node.name, "instance_id": "first"}
+
+
+# What a worker calls for a node, and how the call of another login is refused.
+FOR_A_NODE: dict[str, tuple[str, Callable[[Scene], Row]]] = {
+    "register_node": ("register_node", lambda s: {"node": s.node.node_id, "spec": _spec(s)}),
+    "register_node again": (
+        "register_node",
+        lambda s: {"node": s.node.node_id, "spec": _spec(s) | {"instance_id": "evil"}},
+    ),
+    "register_node keeping claims": (
+        "register_node",
+        lambda s: {
+            "node": s.node.node_id,
+            "spec": _spec(s) | {"instance_id": "evil", "keep_claims": True},
+        },
+    ),
+    "heartbeat_node": (
+        "heartbeat_node",
+        lambda s: {**s.node.who, "claims": beat(s.claim, s.counted)},
+    ),
+    "heartbeat_node alone": ("heartbeat_node", lambda s: s.node.who),
+    "heartbeat_node at another epoch": (
+        "heartbeat_node",
+        lambda s: {"node": s.node.node_id, "epoch": 7},
+    ),
+    "claim_task": ("claim_task", lambda s: {**s.node.who, "queues": [s.queue]}),
+    "claim_task of many": ("claim_task", lambda s: {**s.node.who, "queues": [s.queue], "qty": 3}),
+    "claim_task at another epoch": (
+        "claim_task",
+        lambda s: {"node": s.node.node_id, "epoch": 7, "queues": [s.queue]},
+    ),
+    "settle_and_claim": ("settle_and_claim", _settle),
+    "settle_and_claim of a list": (
+        "settle_and_claim",
+        lambda s: _settle(s, settle=[settlement(s.claim)]),
+    ),
+    "settle_and_claim of completions": (
+        "settle_and_claim",
+        lambda s: _settle(s, qty=0, **completed(s.claim, s.counted)),
+    ),
+    "claim_hint": ("claim_hint", lambda s: {"node": s.node.node_id, "queues": [s.queue]}),
+}
+# What it calls for a claim alone.
+FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
+    "complete_lease": ("complete_lease", token),
+    "complete_lease with a result": ("complete_lease", lambda c: token(c) | {"result": {"a": 1}}),
+    "fail_lease": ("fail_lease", lambda c: token(c) | {"error": {}, "retry": False}),
+    "release_lease": ("release_lease", token),
+    "extend_claim": ("extend_claim", lambda c: token(c) | {"extend": MINUTE}),
+}
+# Neither: these are for everybody's leases, or show queues.
+FOR_NOBODY = {"reap", "prune", "list_queues", "schema_version", "complete_leases"}
+
+
+def test_the_tables_here_have_all_that_workers_may_call() -> None:
+    """A function that workers are granted anew has to be tried with another login, too."""
+    tried = {function for function, _ in (*FOR_A_NODE.values(), *FOR_A_CLAIM.values())}
+    assert tried | FOR_NOBODY == {name for name, roles in MAY_CALL.items() if WORKER in roles}
+
+
+@pytest.mark.parametrize("how", FOR_A_NODE)
+def test_another_login_does_nothing_for_a_node(api: Api, scene: Scene, how: str) -> None:
+    function, arguments = FOR_A_NODE[how]
+    before = api.contents()
+    with refusing("QHN04"):
+        scene.other.rows(function, **arguments(scene))
+    assert api.contents() == before
+    scene.owner.rows(function, **arguments(scene) | ({"epoch": 1} if "another" in how else {}))
+
+
+@pytest.mark.parametrize("which", ["claim", "counted"])
+@pytest.mark.parametrize("how", FOR_A_CLAIM)
+def test_another_login_does_nothing_to_a_claim(
+    api: Api, scene: Scene, how: str, which: str
+) -> None:
+    function, arguments = FOR_A_CLAIM[how]
+    claim: Row = getattr(scene, which)
+    before = api.contents()
+    with pytest.raises(psycopg.Error) as caught:
+        scene.other.rows(function, **arguments(claim))
+    assert caught.value.sqlstate == "QHL08", caught.value
+    assert scene.login in str(caught.value.diag.message_primary)
+    assert "hand_over_node" in str(caught.value.diag.message_hint)
+    assert api.contents() == before
+    scene.owner.rows(function, **arguments(claim))
+
+
+@pytest.mark.parametrize("which", ["claim", "counted"])
+def test_in_a_batch_anothers_claim_is_a_bad_token(api: Api, scene: Scene, which: str) -> None:
+    """Like the claim of another node: the others of the batch are settled."""
+    claim: Row = getattr(scene, which)
+    mine = scene.other.node()
+    [own] = scene.other.claim(mine, scene.queue)
+    [row] = scene.other.rows(
+        "complete_leases",
+        lease_ids=[claim["lease_id"], own["lease_id"]],
+        tokens=completed(claim, own)["completed_tokens"],
+    )
+    assert (row["ordinal"], row["verdict"], row["state"]) == (1, "bad_token", "claimed")
+    assert api.state(own["lease_id"]) == "completed"
+    for settle in (_both(claim), {"settle": [], **completed(claim)}):
+        rows = scene.other.rows(
+            "settle_and_claim", **mine.who, queues=[scene.queue], qty=0, **settle
+        )
+        assert {row["verdict"] for row in rows} == {"bad_token"}
+    assert api.state(claim["lease_id"]) == "claimed"
+
+
+def _both(claim: Row) -> Row:
+    return {"settle": [settlement(claim), settlement(claim, "fail", error={})]}
+
+
+def test_anothers_counted_claim_is_not_locked_in_a_batch(api: Api, scene: Scene) -> None:
+    """Nobody holds up another login's node from an open transaction."""
+    with scene.other.conn.transaction():
+        [row] = scene.other.rows(
+            "complete_leases", lease_ids=[scene.counted["lease_id"]], tokens=[_token(scene)]
+        )
+        assert row["verdict"] == "bad_token"
+        api.conn.execute(
+            "select from hwqueue.node_state where node_id = %s for no key update nowait",
+            [scene.node.node_id],
+        )
+
+
+def _token(scene: Scene) -> Any:
+    return completed(scene.counted)["completed_tokens"][0]
+
+
+def test_a_member_of_the_owning_role_acts_for_the_node(api: Api, logins: Logins) -> None:
+    """Logins that rotate: each has a role, and an operator gives the role the node."""
+    group = logins.role(WORKER)
+    first_login, first = logins.api(group)
+    queue = api.queue()
+    node = first.node()
+    api.rows("hand_over_node", node=node.node_id, login=group)
+    [one, two] = [_spawned_and_claimed(api, first, queue, node) for _ in range(2)]
+    first.conn.close()
+    logins.drop(first_login)
+    _, second = logins.api(group)
+    assert second.value("complete_lease", **token(one)) == "completed"
+    second.rows("heartbeat_node", **node.who, claims=beat(two))
+    again = second.node(node.node_id, name=node.name, instance_id="second")
+    assert again.epoch == node.epoch + 1
+    assert api.used(node)["login"] == group  # it stays the role's
+    assert api.rows("verify_invariants") == []
+
+
+def _spawned_and_claimed(api: Api, worker: Api, queue: str, node: Node) -> Row:
+    api.spawn(queue)
+    [claim] = worker.claim(node, queue)
+    return claim
+
+
+def test_a_role_that_is_gone_is_nobodys(api: Api, logins: Logins) -> None:
+    """Dropped, or never on the server that a dump was restored on."""
+    login, owner = logins.api(WORKER)
+    _, other = logins.api(WORKER)
+    queue = api.queue()
+    node = owner.node()
+    claim = _spawned_and_claimed(api, owner, queue, node)
+    owner.conn.close()
+    logins.drop(login)
+    with pytest.raises(psycopg.Error) as caught:
+        other.rows("heartbeat_node", **node.who)
+    assert caught.value.sqlstate == "QHN04"
+    assert "does not exist" in str(caught.value.diag.message_hint)
+    assert "hand_over_node" in str(caught.value.diag.message_hint)
+    with refusing("QHL08"):
+        other.rows("complete_lease", **token(claim))
+    new_login, new = logins.api(WORKER)
+    operator_login, operator = logins.api(OPERATOR)
+    operator.rows("hand_over_node", node=node.node_id, login=new_login)
+    assert new.value("complete_lease", **token(claim)) == "completed"
+    [event] = api.rows("list_events", filter={"code": "node_handed_over"}, limit=1)
+    assert event["node_id"] == node.node_id
+    assert event["detail"] == {"from": login, "to": new_login}
+    assert event["actor"] == operator_login
+
+
+def test_a_superuser_passes(api: Api, logins: Logins) -> None:
+    """Whoever the node belongs to, also if that role is gone."""
+    login, owner = logins.api(WORKER)
+    node = owner.node()
+    owner.conn.close()
+    logins.drop(login)
+    api.rows("heartbeat_node", **node.who)
+    api.node(node.node_id, name=node.name, instance_id="second")
+    assert api.used(node)["login"] == login
+
+
+def test_who_is_handed_a_node_gets_its_claims(api: Api, scene: Scene) -> None:
+    api.rows("hand_over_node", node=scene.node.node_id, login=scene.other_login)
+    assert api.rows("verify_invariants") == []
+    with refusing("QHN04"):
+        scene.owner.rows("heartbeat_node", **scene.node.who)
+    with refusing("QHL08"):
+        scene.owner.rows("complete_lease", **token(scene.claim))
+    assert scene.other.value("complete_lease", **token(scene.claim)) == "completed"
+    assert scene.other.value("complete_lease", **token(scene.counted)) == "completed"
+    assert len(scene.other.claim(scene.node, scene.queue, qty=9)) == 3
+
+
+def test_handing_over_twice_is_told_once(api: Api, scene: Scene) -> None:
+    for _ in range(2):
+        api.rows("hand_over_node", node=scene.node.node_id, login=scene.other_login)
+    events = api.rows("list_events", filter={"node": str(scene.node.node_id)})
+    assert [event["code"] for event in events].count("node_handed_over") == 1
+
+
+@pytest.mark.parametrize("login", [None, "", "no such role", "x" * 200])
+def test_handing_over_to_nobody(api: Api, scene: Scene, login: str | None) -> None:
+    refusal = api.refused("QHA01", "hand_over_node", node=scene.node.node_id, login=login)
+    assert refusal.field == "p_login"
+
+
+def test_a_worker_cannot_hand_over_nor_confirm(scene: Scene) -> None:
+    for function, more in (("hand_over_node", {"login": scene.login}), ("confirm_node", {})):
+        with refusing("42501"):
+            scene.owner.rows(function, node=scene.node.node_id, **more)
+
+
+def test_deregistered_nodes_are_nobodys(api: Api, scene: Scene) -> None:
+    """Another login may take the name of a machine that an operator took out."""
+    api.rows("deregister_node", node=scene.node.node_id)
+    node = scene.other.node(scene.node.node_id, name=scene.node.name)
+    assert node.epoch == scene.node.epoch + 1
+    assert api.used(node)["login"] == scene.other_login
+    with refusing("QHN04"):
+        scene.owner.rows("claim_task", **node.who, queues=[scene.queue])
+
+
+def test_what_was_registered_before_logins_were_kept(api: Api, scene: Scene) -> None:
+    """Any worker goes on acting for such a node until one registers it."""
+    api.conn.execute("update hwqueue.node_state set login = null")
+    api.conn.execute("update hwqueue.claim set login = null")
+    scene.other.rows("heartbeat_node", **scene.node.who, claims=beat(scene.claim))
+    assert scene.other.value("complete_lease", **token(scene.claim)) == "completed"
+    scene.other.claim(scene.node, scene.queue)
+    scene.owner.node(scene.node.node_id, name=scene.node.name)
+    assert api.used(scene.node)["login"] == scene.login
+    assert api.rows("verify_invariants") == []
+    with refusing("QHN04"):
+        scene.other.claim(scene.node, scene.queue)
+    with refusing("QHL08"):
+        scene.other.value("complete_lease", **token(scene.counted))
+
+
+def test_adopted_work_belongs_to_the_nodes_login(api: Api, scene: Scene, logins: Logins) -> None:
+    _, operator = logins.api(OPERATOR)
+    adopted = operator.row("adopt_lease", queue=scene.queue, node=scene.node.node_id, task="t")
+    with refusing("QHL08"):
+        scene.other.value("complete_lease", **token(adopted))
+    assert scene.owner.value("complete_lease", **token(adopted)) == "completed"
+
+
+def test_an_operator_asks_for_the_hint_of_any_node(scene: Scene, logins: Logins) -> None:
+    _, operator = logins.api(OPERATOR)
+    operator.row("claim_hint", queues=[scene.queue], node=scene.node.node_id)
+
+
+def test_a_claim_that_is_not_as_its_node_is_found(api: Api, scene: Scene) -> None:
+    api.conn.execute(
+        "update hwqueue.claim set login = 'x' where lease_id = %s", [scene.claim["lease_id"]]
+    )
+    [broken] = [row for row in api.rows("verify_invariants") if row["rule"] == "claim_login"]
+    assert broken["subject"] == str(scene.claim["lease_id"])
+    assert broken["detail"]["expected"] == scene.login
