@@ -177,8 +177,14 @@ DRAIN_NODE = _call("drain_node", _NODE, {"p_deadline": "interval"})
 DEREGISTER_NODE = _call("deregister_node", _NODE)
 TAINT_NODE = _call("taint_node", {**_NODE, "p_taint": "jsonb"})
 UNTAINT_NODE = _call("untaint_node", {**_NODE, "p_key": "text"}, {"p_effect": "text"})
-ATTEST_NODE = _call("attest_node", _TRUST, {"p_expires_at": "timestamp with time zone"})
+ATTEST_NODE = _call(
+    "attest_node",
+    _TRUST,
+    {"p_expires_at": "timestamp with time zone", "p_any_instance": "boolean"},
+)
 REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
+CONFIRM_NODE = _call("confirm_node", _NODE, {"p_instance_id": "text"})
+HAND_OVER_NODE = _call("hand_over_node", {**_NODE, "p_login": "text"})
 
 # explanations
 EXPLAIN_LEASE = _call("explain_lease", _LEASE, row=types.LeaseExplanation)

@@ -9,10 +9,12 @@ HwqueueError
     BadToken                 QHL05  the claim token was never granted for this lease
     LeaseExists              QHL06  the lease id is taken
     LeaseClaimed             QHL07  not while the lease is claimed
+    ClaimNotYours            QHL08  the claim belongs to another login
   NodeError
     NodeUnknown              QHN01  no node has this id
     NodeNameTaken            QHN02  another node has this name
     NodeSuperseded           QHN03  a newer registration of the node has taken over
+    NodeNotYours             QHN04  the node belongs to another login
   QueueError
     QueueUnknown             QHQ01  no queue has this name
     QueueExists              QHQ02  the queue exists with another policy
@@ -52,6 +54,7 @@ __all__ = [
     "BY_SQLSTATE",
     "BadArgument",
     "BadToken",
+    "ClaimNotYours",
     "ClassUnknown",
     "ConfigError",
     "ConstraintError",
@@ -68,6 +71,7 @@ __all__ = [
     "LeaseNotFound",
     "NodeError",
     "NodeNameTaken",
+    "NodeNotYours",
     "NodeSuperseded",
     "NodeUnknown",
     "PlacementContradictory",
@@ -184,6 +188,12 @@ class LeaseClaimed(LeaseError):
     default_retryable = True
 
 
+class ClaimNotYours(LeaseError):
+    """The claim belongs to another login: that of its node."""
+
+    default_sqlstate = "QHL08"
+
+
 class NodeError(HwqueueError):
     """The node is not registered as the call assumes."""
 
@@ -204,6 +214,12 @@ class NodeSuperseded(NodeError):
     """A newer registration of the node has taken over: this runtime must stop."""
 
     default_sqlstate = "QHN03"
+
+
+class NodeNotYours(NodeError):
+    """The node belongs to another login; an operator may hand it over."""
+
+    default_sqlstate = "QHN04"
 
 
 class QueueError(HwqueueError):

@@ -115,6 +115,12 @@ def register(
     spec: Annotated[
         str | None, typer.Option(help="Whole specification instead: JSON or a file.")
     ] = None,
+    login: Annotated[
+        str | None,
+        typer.Option(
+            help="Login of its worker; the node is yours if left out.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Register a node by hand, for workers in other languages; `worker run` does it by itself."""
     content = _spec(name, tags, capacity, gpu or [], rack) if spec is None else None
@@ -125,6 +131,8 @@ def register(
     chosen = identifier(node_id, "--id") if node_id else _id_of(name)
     with open_client(ctx) as client:
         epoch = client.register_node(chosen, content or {})
+        if login is not None:
+            client.hand_over_node(chosen, login)
     show_one(ctx, {"node_id": chosen, "node_epoch": epoch})
 
 
@@ -212,11 +220,24 @@ def attest(
     expires_at: Annotated[
         str | None, typer.Option(help="When it ends; never if left out.", show_default=False)
     ] = None,
+    any_instance: Annotated[
+        bool,
+        typer.Option(
+            "--any-instance",
+            help="For every instance that the node's login registers, as where each node has one.",
+        ),
+    ] = False,
 ) -> None:
-    """Vouch that a node belongs to a trust domain, which leases may require."""
+    """Vouch that a node belongs to a trust domain, which leases may require.
+
+    When another instance of the node registers, as every worker does that starts, the attestation
+    is suspended until `hwqueue node confirm`, unless --any-instance.
+    """
     until = moment(expires_at, "--expires-at")
     with open_client(ctx) as client:
-        client.attest_node(find_node(client, node).node_id, domain, expires_at=until)
+        client.attest_node(
+            find_node(client, node).node_id, domain, expires_at=until, any_instance=any_instance
+        )
     say(ctx, f"{node} is trusted for {domain}")
 
 
@@ -226,6 +247,36 @@ def revoke(ctx: typer.Context, node: NodeName, domain: Domain) -> None:
     with open_client(ctx) as client:
         was_there = client.revoke_attestation(find_node(client, node).node_id, domain)
     say(ctx, f"{node} is {'no longer' if was_there else 'not'} trusted for {domain}")
+
+
+@app.command(epilog="Example: hwqueue node confirm gpu-box-1")
+def confirm(
+    ctx: typer.Context,
+    node: NodeName,
+    instance: Annotated[
+        str | None,
+        typer.Option(help="Only if this instance is registered.", show_default=False),
+    ] = None,
+) -> None:
+    """Trust the registered instance of a node for what an earlier one was attested for."""
+    with open_client(ctx) as client:
+        count = client.confirm_node(find_node(client, node).node_id, instance_id=instance)
+    say(ctx, f"confirmed {count} {'attestation' if count == 1 else 'attestations'} of {node}")
+
+
+@app.command("hand-over", epilog="Example: hwqueue node hand-over gpu-box-1 worker_7")
+def hand_over(
+    ctx: typer.Context,
+    node: NodeName,
+    login: Annotated[
+        str,
+        typer.Argument(help="Login, or a role that its logins have.", show_default=False),
+    ],
+) -> None:
+    """Give a node and its claims to another login; its attestations are suspended."""
+    with open_client(ctx) as client:
+        client.hand_over_node(find_node(client, node).node_id, login)
+    say(ctx, f"{node} belongs to {login}; if it was attested: hwqueue node confirm {node}")
 
 
 @app.command(

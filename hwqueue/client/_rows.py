@@ -166,6 +166,9 @@ def _attestations(value: Iterable[Mapping[str, Any]]) -> tuple[types.Attestation
             expires_at=_moment(attestation["expires_at"]),
             attested_at=datetime.fromisoformat(attestation["attested_at"]),
             attested_by=attestation["attested_by"],
+            any_instance=attestation.get("any_instance", False),
+            suspended_at=_moment(attestation.get("suspended_at")),
+            suspended_why=attestation.get("suspended_why"),
         )
         for attestation in value
     )

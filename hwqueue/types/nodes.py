@@ -159,17 +159,28 @@ class NodeTaint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attestation:
-    """What an operator vouched for: the node belongs to a trust domain. expires_at: None: never."""
+    """What an operator vouched for: the node belongs to a trust domain.
+
+    expires_at: None: never. any_instance: it holds for every instance that the node's login
+    registers. suspended_at: it does not count since then, for the reason of `suspended_why`, until
+    `confirm_node`; None: it counts.
+    """
 
     domain: str
     expires_at: datetime | None
     attested_at: datetime
     attested_by: str
+    any_instance: bool = False
+    suspended_at: datetime | None = None
+    suspended_why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A registered node. live: seen within its heartbeat timeout. claims: running now."""
+    """A registered node. live: seen within its heartbeat timeout. claims: running now.
+
+    login: The role whose members may act for the node; None: any worker, until it registers again.
+    """
 
     node_id: UUID
     shard_id: int
@@ -191,6 +202,8 @@ class Node:
     attestations: tuple[Attestation, ...] = ()
     cores: tuple[NodeCore, ...] = ()
     isolation: NodeIsolation | None = None
+    login: str | None = None
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

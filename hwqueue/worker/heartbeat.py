@@ -11,10 +11,10 @@ from uuid import UUID
 
 import psycopg
 
-from hwqueue.errors import HwqueueError, NodeSuperseded
+from hwqueue.errors import HwqueueError
 from hwqueue.types import Claim
 from hwqueue.worker.runner import Runner, StopReason
-from hwqueue.worker.session import NodeSession
+from hwqueue.worker.session import NODE_LOST, NodeSession
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -63,7 +63,7 @@ class HeartbeatLoop:
             await self._until_due()
             try:
                 await self.beat()
-            except NodeSuperseded:
+            except NODE_LOST:
                 return  # the session has told everybody
             except (HwqueueError, psycopg.Error):
                 _log.exception("the heartbeat was refused; the next one follows")

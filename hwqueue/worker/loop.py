@@ -8,10 +8,10 @@ import random
 
 import psycopg
 
-from hwqueue.errors import HwqueueError, NodeSuperseded
+from hwqueue.errors import HwqueueError
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.runner import Ended, Runner
-from hwqueue.worker.session import NodeSession, in_one_line
+from hwqueue.worker.session import NODE_LOST, NodeSession, in_one_line
 from hwqueue.worker.signals import Shutdown
 
 _log = logging.getLogger("hwqueue.worker")
@@ -70,7 +70,7 @@ class ClaimLoop:
             if quantity and self._session.in_doubt:
                 await self._heartbeat.beat()
             claims = await self._session.settle_and_claim(ended, quantity)
-        except NodeSuperseded:
+        except NODE_LOST:
             raise
         except (HwqueueError, psycopg.Error) as error:
             await self._after_refusal(ended, error)

@@ -16,14 +16,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
-from hwqueue.errors import ConfigError, HwqueueError, NodeSuperseded
+from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.runner import Runner, StopReason
-from hwqueue.worker.session import NodeSession
+from hwqueue.worker.session import NODE_LOST, NodeSession
 from hwqueue.worker.settings import WorkerSettings
 from hwqueue.worker.signals import Shutdown
 
@@ -155,7 +155,7 @@ class Worker:
         for task in (claiming, *others):
             task.cancel()
         for ended in await asyncio.gather(claiming, *others, return_exceptions=True):
-            if isinstance(ended, Exception) and not isinstance(ended, NodeSuperseded):
+            if isinstance(ended, Exception) and not isinstance(ended, NODE_LOST):
                 raise ended
 
     def _upkeep(self, session: NodeSession) -> list[Coroutine[Any, Any, None]]:

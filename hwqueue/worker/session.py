@@ -24,6 +24,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.errors import (
     BadArgument,
     HwqueueError,
+    NodeNotYours,
     NodeSuperseded,
     NodeUnknown,
     QueueUnknown,
@@ -50,6 +51,9 @@ _log = logging.getLogger("hwqueue.worker")
 
 _T = TypeVar("_T")
 _LONGEST_WAIT_SECONDS = 30.0
+
+NODE_LOST = (NodeSuperseded, NodeNotYours)
+"""What says that this worker may not act for its node any more; the session stops it."""
 
 
 class NodeSession:
@@ -185,7 +189,7 @@ class NodeSession:
         """
         try:
             await self.settle_and_claim([(claim, how)], 0)
-        except NodeSuperseded:
+        except NODE_LOST:
             raise
         except BadArgument as error:
             _log.error("lease %s: its result was refused: %s", claim.lease_id, in_one_line(error))
@@ -282,6 +286,10 @@ class NodeSession:
             if epoch != self.epoch:  # another call has registered the node again meanwhile
                 return await self._attempt(call)
             self._stop_superseded()
+            raise
+        except NodeNotYours as error:
+            if self.epoch:  # else it never had the node: whoever started it is told
+                self._shutdown.abort(f"stopping now: {in_one_line(error)}", superseded=True)
             raise
 
     def _forget(self, answer: asyncio.Future[Any]) -> None:

@@ -144,6 +144,19 @@ async def test_attestations(client: AsyncClient, node: Node) -> None:
     assert (second.domain, second.expires_at) == ("acme.test", None)
     assert first.attested_at.tzinfo
     assert first.attested_by
+    assert (first.any_instance, first.suspended_at, first.suspended_why) == (False, None, None)
+    await client.attest_node(node.node_id, "acme.test", any_instance=True)
+    await client.hand_over_node(node.node_id, "hwqueue_worker")
+    [seen] = await client.list_nodes(node_id=node.node_id)
+    assert seen.login == "hwqueue_worker"
+    for each in seen.attestations:
+        assert each.suspended_at is not None
+        assert each.suspended_why == 'it was handed over to login "hwqueue_worker"'
+    with pytest.raises(errors.NodeSuperseded):
+        await client.confirm_node(node.node_id, instance_id="another")
+    assert await client.confirm_node(node.node_id, instance_id=seen.instance_id) == 2
+    with pytest.raises(errors.BadArgument):
+        await client.hand_over_node(node.node_id, "no such role")
     assert await client.revoke_attestation(node.node_id, "acme.prod")
     assert not await client.revoke_attestation(node.node_id, "acme.prod")
     with pytest.raises(errors.BadArgument) as caught:

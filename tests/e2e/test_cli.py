@@ -118,6 +118,16 @@ def test_taints_and_trust(cli: Cli, shown: Callable[..., Any]) -> None:
         "2100-01-01T00:00:00+00:00",
     )
     cli("node", "attest", "box-1", "acme.prod", "--expires-at", "tomorrow", code=2)
+    assert "hwqueue node confirm" in cli("node", "hand-over", "box-1", "hwqueue_worker").stderr
+    facts = shown("node", "show", "box-1")
+    assert facts["login"] == "hwqueue_worker"
+    assert facts["attestations"][0]["suspended_at"]
+    cli("node", "confirm", "box-1", "--instance", "another", code=1)
+    confirmed = cli("node", "confirm", "box-1", "--instance", facts["instance_id"])
+    assert "confirmed 1 attestation of box-1" in confirmed.stderr
+    cli("node", "attest", "box-1", "acme.prod", "--any-instance")
+    assert shown("node", "show", "box-1")["attestations"][0]["any_instance"] is True
+    cli("node", "hand-over", "box-1", "no such role", code=2)
     assert "no longer" in cli("node", "revoke", "box-1", "acme.prod").stderr
     assert "is not" in cli("node", "revoke", "box-1", "acme.prod").stderr
     assert shown("node", "show", "box-1")["attestations"] == []

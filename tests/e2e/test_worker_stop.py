@@ -6,11 +6,13 @@ import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psutil
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from hwqueue.client import Client
 from hwqueue.testing import Clock
@@ -156,6 +158,36 @@ def test_a_worker_of_the_same_name_supersedes_the_first(
     lease = client.get_lease(lease_id)
     assert [attempt.outcome for attempt in lease.attempts] == ["superseded"]
     assert lease.attempt == 2
+
+
+def test_a_worker_whose_node_is_handed_over_stops(
+    client: Client, conn: psycopg.Connection, dsn: str, tmp_path: Path
+) -> None:
+    """And one that may not act for the node at all says so at once."""
+    login = f"hwqueue_test_{uuid4().hex[:12]}"
+    conn.execute(
+        sql.SQL("create role {} login password 'x' in role hwqueue_worker").format(
+            sql.Identifier(login)
+        )
+    )
+    try:
+        spawn(client, "wait-async", tmp_path)
+        with worker_process(make_conninfo(dsn, user=login, password="x")) as process:
+            wait_until((tmp_path / "started").exists)
+            [node] = client.list_nodes()
+            assert node.login == login
+            client.hand_over_node(node.node_id, "hwqueue_admin")
+            assert process.wait(30) == 1
+            assert process.stderr is not None
+            said = process.stderr.read()
+            assert 'belongs to login "hwqueue_admin"' in said
+            assert "hand_over_node" in said
+        with worker_process(make_conninfo(dsn, user=login, password="x")) as process:
+            assert process.wait(30) == 1
+            assert process.stderr is not None
+            assert 'belongs to login "hwqueue_admin"' in process.stderr.read()
+    finally:
+        conn.execute(sql.SQL("drop role {}").format(sql.Identifier(login)))
 
 
 def test_a_worker_that_waits_for_the_database_can_be_stopped() -> None:

@@ -50,6 +50,7 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /nodes/{node_id:uuid}/drain": OPERATING,
     "POST /nodes/{node_id:uuid}/taint": OPERATING,
     "POST /nodes/{node_id:uuid}/untaint": OPERATING,
+    "POST /nodes/{node_id:uuid}/hand-over": OPERATING,
     "POST /match": EVERYBODY,
     "GET /leases/{lease_id:uuid}/explanation": EVERYBODY,
     "GET /classes/{class_id}/explanation": LOOKING,

@@ -75,9 +75,27 @@ async def test_taints(http: Http, node: str) -> None:
     assert found["field"] == "effect"
 
 
-@pytest.mark.parametrize("verb", ["", "cordon", "uncordon", "drain", "taint", "untaint"])
+async def test_handing_over(http: Http, sql: Client, node: str) -> None:
+    url = f"{V1}/nodes/{node}"
+    sql.attest_node(node, "vault")
+    given = ok(await http.post(f"{url}/hand-over", json={"login": "hwqueue_worker"}))
+    assert given["login"] == "hwqueue_worker"
+    [attestation] = given["attestations"]
+    assert "hwqueue_worker" in attestation["suspended_why"]
+    for login, field in (("nobody at all", "login"), ("", "login")):
+        found = problem(await http.post(f"{url}/hand-over", json={"login": login}), 422, "QHA01")
+        assert found["field"] == field
+
+
+@pytest.mark.parametrize(
+    "verb", ["", "cordon", "uncordon", "drain", "taint", "untaint", "hand-over"]
+)
 async def test_a_node_that_does_not_exist(http: Http, verb: str) -> None:
-    bodies = {"taint": {"key": "k", "effect": "no_schedule"}, "untaint": {"key": "k"}}
+    bodies = {
+        "taint": {"key": "k", "effect": "no_schedule"},
+        "untaint": {"key": "k"},
+        "hand-over": {"login": "hwqueue_worker"},
+    }
     url = f"{V1}/nodes/{NOBODY}"
     response = await (http.post(f"{url}/{verb}", json=bodies.get(verb)) if verb else http.get(url))
     problem(response, 404, "QHN01")

@@ -52,7 +52,8 @@ class AsyncClaims(AsyncCaller):
             claim_timeout: The claims end after it unless heartbeated; None: the lease's, else the
                 queue's.
 
-        Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, QueueUnknown, BadArgument,
+            IsolationLevel.
         SQL: claim_task. Safe inside your transaction: no, it locks the node until the end.
         """
         return await self._rows(
@@ -88,7 +89,8 @@ class AsyncClaims(AsyncCaller):
             settle: `Settlement`s, or mappings in their JSON form.
             qty: 0 to settle only.
 
-        Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, QueueUnknown, BadArgument,
+            IsolationLevel.
         SQL: settle_and_claim. Safe inside your transaction: no, it locks the node until the end.
         """
         batch = Batch.of(settle)
@@ -116,8 +118,8 @@ class AsyncClaims(AsyncCaller):
             result: JSON, kept with the lease.
 
         Returns: `completed`.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument,
-            IsolationLevel.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            BadArgument, IsolationLevel.
         SQL: complete_lease. Safe inside your transaction: yes: then the lease completes if and
             only if your work commits. It locks the node until the end.
         """
@@ -174,8 +176,8 @@ class AsyncClaims(AsyncCaller):
             retry_at: When to try again; None: as its retry policy says.
 
         Returns: `pending`, `scheduled`, `failed`, or `cancelled` if a cancel was under way.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument,
-            IsolationLevel.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            BadArgument, IsolationLevel.
         SQL: fail_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
         return LeaseState(
@@ -204,7 +206,8 @@ class AsyncClaims(AsyncCaller):
             delay: Not claimable before; None: at once.
 
         Returns: `pending`, `scheduled`, or `cancelled` if a cancel was under way.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, IsolationLevel.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            IsolationLevel.
         SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
         return LeaseState(
@@ -223,7 +226,8 @@ class AsyncClaims(AsyncCaller):
         """Move the end of a claim to `extend` from now.
 
         Returns: The new end.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            BadArgument.
         SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
         """
         expires_at: datetime = await self._value(
@@ -250,7 +254,7 @@ class AsyncClaims(AsyncCaller):
             claims: (lease_id, claim_token) of every claim to keep.
             extend: From now; None: each claim's own timeout.
 
-        Raises: NodeUnknown, NodeSuperseded, BadArgument, IsolationLevel.
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument, IsolationLevel.
         SQL: heartbeat_node. Safe inside your transaction: no.
         """
         items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
@@ -269,7 +273,7 @@ class AsyncClaims(AsyncCaller):
     ) -> ClaimHint:
         """After an empty claim: when to ask again, and what the node's queues wait for.
 
-        Raises: NodeUnknown, QueueUnknown.
+        Raises: NodeUnknown, NodeNotYours, QueueUnknown.
         SQL: claim_hint. Safe inside your transaction: yes.
         """
         return await self._row(

@@ -53,7 +53,8 @@ class Claims(Caller):
             claim_timeout: The claims end after it unless heartbeated; None: the lease's, else the
                 queue's.
 
-        Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, QueueUnknown, BadArgument,
+            IsolationLevel.
         SQL: claim_task. Safe inside your transaction: no, it locks the node until the end.
         """
         return self._rows(
@@ -89,7 +90,8 @@ class Claims(Caller):
             settle: `Settlement`s, or mappings in their JSON form.
             qty: 0 to settle only.
 
-        Raises: NodeUnknown, NodeSuperseded, QueueUnknown, BadArgument, IsolationLevel.
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, QueueUnknown, BadArgument,
+            IsolationLevel.
         SQL: settle_and_claim. Safe inside your transaction: no, it locks the node until the end.
         """
         batch = Batch.of(settle)
@@ -117,8 +119,8 @@ class Claims(Caller):
             result: JSON, kept with the lease.
 
         Returns: `completed`.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument,
-            IsolationLevel.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            BadArgument, IsolationLevel.
         SQL: complete_lease. Safe inside your transaction: yes: then the lease completes if and
             only if your work commits. It locks the node until the end.
         """
@@ -175,8 +177,8 @@ class Claims(Caller):
             retry_at: When to try again; None: as its retry policy says.
 
         Returns: `pending`, `scheduled`, `failed`, or `cancelled` if a cancel was under way.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument,
-            IsolationLevel.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            BadArgument, IsolationLevel.
         SQL: fail_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
         return LeaseState(
@@ -205,7 +207,8 @@ class Claims(Caller):
             delay: Not claimable before; None: at once.
 
         Returns: `pending`, `scheduled`, or `cancelled` if a cancel was under way.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, IsolationLevel.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            IsolationLevel.
         SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
         return LeaseState(
@@ -224,7 +227,8 @@ class Claims(Caller):
         """Move the end of a claim to `extend` from now.
 
         Returns: The new end.
-        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, BadArgument.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            BadArgument.
         SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
         """
         expires_at: datetime = self._value(
@@ -251,7 +255,7 @@ class Claims(Caller):
             claims: (lease_id, claim_token) of every claim to keep.
             extend: From now; None: each claim's own timeout.
 
-        Raises: NodeUnknown, NodeSuperseded, BadArgument, IsolationLevel.
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument, IsolationLevel.
         SQL: heartbeat_node. Safe inside your transaction: no.
         """
         items = [{"lease_id": str(lease_id), "claim_token": token} for lease_id, token in claims]
@@ -270,7 +274,7 @@ class Claims(Caller):
     ) -> ClaimHint:
         """After an empty claim: when to ask again, and what the node's queues wait for.
 
-        Raises: NodeUnknown, QueueUnknown.
+        Raises: NodeUnknown, NodeNotYours, QueueUnknown.
         SQL: claim_hint. Safe inside your transaction: yes.
         """
         return self._row(

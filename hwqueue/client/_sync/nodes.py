@@ -34,8 +34,9 @@ class Nodes(Caller):
         """Register a node, or say what it is now.
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
-            older instance and ends its claims.
-        Raises: NodeNameTaken, BadArgument, IsolationLevel.
+            older instance and ends its claims. The node belongs to the first login that registers
+            it.
+        Raises: NodeNameTaken, NodeNotYours, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
         epoch: int = self._value(
@@ -213,6 +214,7 @@ class Nodes(Caller):
         domain: str,
         *,
         expires_at: datetime | None = None,
+        any_instance: bool = False,
         shard: int = 0,
     ) -> None:
         """Vouch that the node belongs to a trust domain, which leases may require.
@@ -220,6 +222,8 @@ class Nodes(Caller):
         Args:
             domain: 1 to 255 bytes, compared byte for byte.
             expires_at: With a time zone; None: it does not expire.
+            any_instance: It holds for every instance that the node's login registers; else it is
+                suspended when another one does, until `confirm_node`.
 
         Raises: NodeUnknown, BadArgument.
         SQL: attest_node. Safe inside your transaction: no, it locks the node until the end.
@@ -229,6 +233,7 @@ class Nodes(Caller):
             p_node=node_id,
             p_domain=domain,
             p_expires_at=expires_at,
+            p_any_instance=any_instance,
             p_shard=shard,
         )
 
@@ -242,6 +247,34 @@ class Nodes(Caller):
         return bool(
             self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain, p_shard=shard)
         )
+
+    def confirm_node(
+        self, node_id: UUID | str, *, instance_id: str | None = None, shard: int = 0
+    ) -> int:
+        """Confirm the node's suspended attestations.
+
+        Args:
+            instance_id: Only if this is the instance that is registered; None: whichever is.
+
+        Returns: How many there were.
+        Raises: NodeUnknown, NodeSuperseded (another instance is registered), BadArgument.
+        SQL: confirm_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        return int(
+            self._value(
+                calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id, p_shard=shard
+            )
+        )
+
+    def hand_over_node(self, node_id: UUID | str, login: str, *, shard: int = 0) -> None:
+        """Give the node and its claims to another login, or to a role that several logins have.
+
+        Its attestations are suspended until `confirm_node`.
+
+        Raises: NodeUnknown, BadArgument (no such role).
+        SQL: hand_over_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login, p_shard=shard)
 
     def reap(
         self, *, limit: int = 1000, unless_within: timedelta = timedelta(0), shard: int = 0

@@ -66,12 +66,18 @@ class NodeIsolation(Answer):
 
 
 class Attestation(Answer):
-    """What an operator vouched for: the node belongs to a trust domain."""
+    """What an operator vouched for: the node belongs to a trust domain.
+
+    suspended_at: it does not count since then, until an operator confirms the node.
+    """
 
     domain: str
     expires_at: Moment | None
     attested_at: Moment
     attested_by: str
+    any_instance: bool
+    suspended_at: Moment | None
+    suspended_why: str | None
 
 
 class Node(Answer):
@@ -97,6 +103,8 @@ class Node(Answer):
     attestations: list[Attestation]
     cores: list[NodeCore]
     isolation: NodeIsolation | None
+    login: str | None = Field(description="The role whose members may act for it.")
+    instance_id: str | None
 
 
 class NodePage(Answer):
@@ -129,6 +137,14 @@ class TaintRequest(Request):
     key: Key
     value: Annotated[str, Field(max_length=253)] | None = None
     effect: Effect
+
+
+class HandOverRequest(Request):
+    """The role that may act for the node from now on."""
+
+    model_config = example(login="worker_7")
+
+    login: Annotated[str, Field(min_length=1, max_length=63)]
 
 
 class UntaintRequest(Request):

@@ -10,6 +10,7 @@ from hwqueue.server.callers import Caller, Route
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.nodes import (
     DrainRequest,
+    HandOverRequest,
     Node,
     NodePage,
     TaintRequest,
@@ -94,6 +95,14 @@ async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> U
             node_id, body.key, effect=body.effect, shard=caller.shard
         )
     return Untainted(removed=removed)
+
+
+@router.post("/{node_id:uuid}/hand-over", responses=NO_NODE)
+async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -> Node:
+    """Give it and its claims to another login; its attestations are suspended."""
+    async with caller.call() as client:
+        await client.hand_over_node(node_id, body.login, shard=caller.shard)
+        return await _find(client, node_id, caller)
 
 
 async def _find(client: AsyncClient, node_id: Id, caller: Caller) -> Node:
