@@ -205,6 +205,17 @@ def _of_http(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_of(request))
+    if error.status_code == 400 and isinstance(error.__cause__, ValueError | RecursionError):
+        # JSON that Python's reader gives up on: FastAPI says no more than that
+        return answer(
+            request,
+            400,
+            "the body is JSON that cannot be read",
+            code="QHA01",
+            field="body",
+            hint="integers may have 4300 digits, and nesting has its bounds",
+            headers=headers,
+        )
     return answer(request, error.status_code, str(error.detail), headers=headers)
 
 

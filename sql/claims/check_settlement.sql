@@ -5,7 +5,7 @@ language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error', 'retry', 'retry_at', 'delay'], p_field);
-  if coalesce(p_settlement ->> 'outcome' not in ('complete', 'fail', 'release'), true) then
+  if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
       jsonb_build_object('field', p_field || '.outcome'), 'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
   end if;
@@ -34,6 +34,6 @@ begin
   select q.max_result_bytes into v_limit
   from hwqueue.lease l join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.check_payload(p_result, p_field, v_limit);
+  perform hwqueue.check_payload(p_result, p_field, coalesce(v_limit, 10000000));
 end
 $$;

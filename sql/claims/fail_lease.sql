@@ -8,6 +8,6 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
-    'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+    'retry_at', case when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
                     else p_retry_at::text end), p_shard)
 $$;

@@ -22,6 +22,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   if not v_same then
+    perform hwqueue.check_numbers(p_claims, 'p_claims');
     begin
       select array_agg(b.lease_id), array_agg(b.claim_token), jsonb_agg(b) = p_claims and min(b.claim_token) >= 0
       into v_leases, v_tokens, v_same

@@ -10,3 +10,14 @@ begin
   end if;
 end
 $$;
+
+-- The number itself, unless check_limit refuses it.
+-- Locks: none. Raises: QHA01. Idempotent: yes.
+create or replace function hwqueue.checked_limit(p_limit int) returns int
+language plpgsql immutable
+as $$
+begin
+  perform hwqueue.check_limit(p_limit);
+  return p_limit;
+end
+$$;

@@ -44,7 +44,7 @@ declare
   v_time timestamptz;
 begin
   if jsonb_typeof(p_value) = 'string'
-     and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
+     and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
     exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then

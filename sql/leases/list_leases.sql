@@ -1,4 +1,5 @@
--- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the next.
+-- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the next. Ids from now carry their time
+-- (version 7); ids of a producer's own that are above those of tomorrow, as most random ones are, come after all others.
 -- p_node: only those that run there now. What few leases meet among many takes a walk over the many: bound it by a timeout.
 -- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
 create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null, p_task text default null,
@@ -9,11 +10,11 @@ returns table (lease_id uuid, shard_id int, queue text, task_name text, state te
                deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
                node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- planned anew each time: a filter that is not given must not be in the plan
-  set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
+  v_ids uuid[] := '{}';
 begin
   if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
     perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
@@ -22,25 +23,44 @@ begin
   if p_limit is null or p_limit not between 1 and 10000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
   end if;
+  if p_before is null or p_before <= v_newest then
+    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), p_tenant, p_service, p_node, p_shard);
+  end if;
+  if cardinality(v_ids) < p_limit then
+    v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
+      case when p_before > v_newest then p_before end, p_tenant, p_service, p_node, p_shard);
+  end if;
   return query
     select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
            g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at, g.expires_at, g.node_id,
            g.claim_token, g.error, g.idempotency_key, g.stop_reason
-    from (
-      select l.lease_id from hwqueue.lease l
-      where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
-        and (v_queue_id is null or l.queue_id = v_queue_id) and (p_task is null or l.task_name = p_task)
-        and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
-                                and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
-        and (p_tenant is null and p_service is null
-             or exists (select 1 from hwqueue.placement_class c
-                        where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
-                          and (p_service is null or c.service_id = p_service)))
-        and (p_node is null
-             or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
-      order by l.lease_id desc limit p_limit
-    ) i
+    from unnest(v_ids) with ordinality i(lease_id, ordinality)
     cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
-    order by g.lease_id desc;
+    order by i.ordinality;
+end
+$$;
+
+-- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int, p_from uuid, p_before uuid, p_tenant text,
+                                            p_service uuid, p_node uuid, p_shard int) returns uuid[]
+language plpgsql volatile
+  -- planned anew each time: a filter that is not given must not be in the plan
+  set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return array(
+    select l.lease_id from hwqueue.lease l
+    where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
+      and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
+      and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
+                              and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+      and (p_tenant is null and p_service is null
+           or exists (select 1 from hwqueue.placement_class c
+                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                        and (p_service is null or c.service_id = p_service)))
+      and (p_node is null
+           or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
+    order by l.lease_id desc limit p_limit);
 end
 $$;

@@ -13,12 +13,14 @@ begin
 end
 $$;
 
--- The value itself, unless it is larger than allowed. One expression, as the readers in json_checks.sql.
+-- The value itself, unless it is larger than allowed. One expression, as the readers in json_checks.sql; format, unlike a cast, is not
+-- run when that is planned.
 create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
-language sql immutable
+language sql stable
 as $$
-  select case when octet_length(p_value::text) > p_max_bytes
-    then hwqueue.refuse_payload(octet_length(p_value::text), p_field, p_max_bytes) else p_value end
+  select case when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
+                   else octet_length(format('%s', p_value)) end > p_max_bytes
+    then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes) else p_value end
 $$;
 
 -- Lease labels: text to text.

@@ -9,7 +9,7 @@ as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 -- expired or are suspended as well. login: the role whose members may act for it; null: any worker. cores: {"core", "numa", "threads"} as
 -- declared, and "milli_used" where they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
 -- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- Locks: none. Raises: QHA01. Idempotent: yes.
 create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null, p_after text default null,
                                               p_limit int default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz, cordoned boolean,
@@ -45,7 +45,7 @@ as $$
     select o.* from hwqueue.node o
     where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
       and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
-    order by o.name limit p_limit
+    order by o.name limit hwqueue.checked_limit(p_limit)
   ) o
   join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id

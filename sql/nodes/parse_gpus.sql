@@ -90,7 +90,7 @@ begin
   if p_labels is null or jsonb_typeof(p_labels) = 'null' then
     return '{}'::jsonb;
   end if;
-  perform hwqueue.check_depth(p_labels, 'spec.labels');
+  perform hwqueue.check_depth(hwqueue.check_numbers(p_labels, 'spec.labels'), 'spec.labels');
   if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536 or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
     perform hwqueue.refuse('QHA01', 'spec.labels must be an object of at most 256 labels and 65536 characters',
       jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');

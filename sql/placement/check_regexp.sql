@@ -20,13 +20,13 @@ declare
 begin
   if length(p_pattern) > 200 then
     return 'longer than 200 characters';
-  elsif p_pattern ~ '^\*\*\*' then
+  elsif p_pattern ~ '^[*][*][*]' then
     return 'a director (***)';
   end if;
   while v_at <= length(p_pattern) loop
     v_char := substr(p_pattern, v_at, 1);
     v_last_has_bound := v_last_has_bound and v_char = '{';
-    if v_char = '\' then
+    if v_char = E'\\' then
       if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
         return 'a back-reference or octal escape';
       end if;
@@ -34,7 +34,7 @@ begin
       v_at := v_at + 2;
     elsif v_char = '[' then
       -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at), '^\[\^?\]?(?:\\.|\[:[^:]*:\]|\[\.[^.]*\.\]|\[=[^=]*=\]|[^]\\])*\]');
+      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
       if v_bound is null then
         return 'a bracket that does not close';
       end if;
@@ -60,7 +60,7 @@ begin
       v_outer_bounds := trim_array(v_outer_bounds, 1);
       v_at := v_at + 1;
     elsif v_char = '{' then
-      v_bound := regexp_match(substr(p_pattern, v_at), '^(\{([0-9]{1,9})(?:(,)([0-9]{0,9}))?\})');
+      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
       if v_bound is null then
         return 'a { that is no bound';
       end if;

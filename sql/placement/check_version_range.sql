@@ -9,7 +9,7 @@ declare
 begin
   -- an empty range would split into no bound at all
   foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
-    v_match := regexp_match(v_part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$');
+    v_match := regexp_match(v_part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
     if v_match is null or not hwqueue.is_version(v_match[2], p_kind) or (p_kind = 'semver' and v_match[1] = '~>') then
       perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
         jsonb_build_object('field', p_field),

@@ -45,6 +45,6 @@ language sql immutable parallel safe
 as $$
   select case
     when jsonb_typeof(p_value) = 'number' then (p_value #>> '{}')::numeric
-    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}(\.[0-9]{1,128})?$' then (p_value #>> '{}')::numeric
+    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}([.][0-9]{1,128})?$' then (p_value #>> '{}')::numeric
   end
 $$;

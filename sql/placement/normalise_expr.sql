@@ -74,7 +74,7 @@ create or replace function hwqueue.normalise_tags(p_tags jsonb, p_field text) re
 language plpgsql immutable
 as $$
 declare
-  v_tags jsonb := hwqueue.check_depth(p_tags, p_field, 'QHC03');
+  v_tags jsonb := hwqueue.check_depth(hwqueue.check_numbers(p_tags, p_field, 'QHC03'), p_field, 'QHC03');
   v_bad_key text;
 begin
   if v_tags is null or jsonb_typeof(v_tags) = 'null' or v_tags = '{}' then

@@ -13,7 +13,7 @@ begin
   if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
     return '{}'::jsonb;
   end if;
-  v_placement := hwqueue.check_object(p_placement,
+  v_placement := hwqueue.check_object(hwqueue.check_numbers(p_placement, p_field, 'QHC03'),
     array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
   v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
   if length(v_placement::text) > 65536 then

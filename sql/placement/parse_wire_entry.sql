@@ -64,7 +64,7 @@ as $$
 begin
   if p_bytes = '' then
     perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  elsif octet_length(p_bytes) > 255 or position('\x00'::bytea in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
+  elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
     perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
   end if;
   begin

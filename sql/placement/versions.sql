@@ -9,7 +9,7 @@ as $$
   select string_to_array(m[1], '.')::numeric[]
          || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}' end::numeric[]
   from regexp_match(left(p_version, 257),
-    '^v?([0-9]{1,18}(?:\.[0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:\.[0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:\.[0-9A-Za-z~-]+)*)?(?:\+[0-9A-Za-z~.-]+)?$') m
+    '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
 $$;
 
@@ -17,7 +17,7 @@ $$;
 create or replace function hwqueue.version_prerelease(p_version text) returns text
 language sql immutable parallel safe
 as $$
-  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:\.[0-9]+)*-?([^+]*)'))[1], '')
+  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '')
 $$;
 
 -- -1, 0 or 1 in SemVer order; build metadata does not count.
@@ -105,5 +105,5 @@ as $$
                hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
                and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
   from unnest(string_to_array(left(p_range, 1025), ',')) part
-  left join lateral regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m on true
+  left join lateral regexp_match(part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true
 $$;

@@ -50,12 +50,12 @@ declare
 begin
   if p_value is null or jsonb_typeof(p_value) = 'null' then
     return null;
-  elsif v_text ~ '^\\x([0-9A-Fa-f]{2})*$' then
+  elsif v_text ~ E'^\\\\x([0-9A-Fa-f]{2})*$' then
     return decode(substring(v_text from 3), 'hex');
   elsif translate(v_text, E'\r\n', '') ~ '^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$' then
     return decode(v_text, 'base64');
   end if;
-  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', 'give hex with a leading \x, or base64 with its padding',
+  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', E'give hex with a leading \\x, or base64 with its padding',
                                'QHA01');
   return null;
 end
