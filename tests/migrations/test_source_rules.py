@@ -99,10 +99,20 @@ def function_file_errors(text: str) -> list[str]:
             errors.append(f"line {number + 1}: must be `create or replace`, it runs every time")
         if len(made) > 1 and not lines[number - 1].startswith("--"):
             errors.append(f"line {number + 1}: one of several, needs a comment right above")
+    # a session may have standard_conforming_strings off, and what runs for it is read by its setting
+    for literal in literals(text):
+        if "\\" in literal and not literal.startswith(("E", "e")):
+            errors.append(f"a backslash in {literal}: write [.] or E'..'")
     for raised in re.findall(r"\braise\s+exception\b[^;]*;", text, re.I):
         if "errcode" not in raised or "hint" not in raised:
             errors.append(f"no errcode or no hint: {raised}")
     return errors
+
+
+def literals(text: str) -> list[str]:
+    """The string literals of a text of SQL, with the letter before the first quote if it has one."""
+    pattern = r"--[^\n]*|\"(?:[^\"]|\"\")*\"|[Ee]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'"
+    return [found for found in re.findall(pattern, text, re.S) if found[0] in "Ee'"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,7 @@ def function_file_errors(text: str) -> list[str]:
         "-- Purpose.\ncreate view hwqueue.v as select 1;\n\ncreate view hwqueue.w as select 1;",
         "-- Purpose.\n" * (MAX_LINES + 1),
         "-- Purpose.\nbegin raise exception 'no' using errcode = 'QHA01'; end",
+        "-- It's here.\nselect a ~ 'it''s \\.'",
         "",
     ],
 )

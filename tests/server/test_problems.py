@@ -32,6 +32,15 @@ def test_the_page_has_the_same_statuses() -> None:
     assert told == STATUS_OF
 
 
+@pytest.mark.parametrize("odd", ["9" * 5000, "[" * 100_000 + "]" * 100_000])
+async def test_json_that_python_cannot_read(http: Http, odd: str) -> None:
+    body = f'{{"queue": "q", "task": "t", "params": {{"a": {odd}}}}}'
+    response = await http.post(LEASES, content=body, headers={"Content-Type": "application/json"})
+    found = problem(response, 400, "QHA01")
+    assert found["field"] == "body"
+    assert found["hint"]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

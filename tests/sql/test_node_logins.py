@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from hwqueue.testing import Clock
 from tests.sql.api import Api, Node, Row, beat, completed, refusing, settlement, token
 from tests.sql.logins import OPERATOR, WORKER, Logins
 from tests.sql.test_roles import MAY_CALL
@@ -161,6 +162,16 @@ def test_in_a_batch_anothers_claim_is_a_bad_token(api: Api, scene: Scene, which:
 
 def _both(claim: Row) -> Row:
     return {"settle": [settlement(claim), settlement(claim, "fail", error={})]}
+
+
+def test_a_heartbeat_of_ones_own_node_extends_no_claim_of_anothers(
+    api: Api, scene: Scene, clock: Clock
+) -> None:
+    mine = scene.other.node()
+    clock.advance(timedelta(seconds=5))
+    [row] = scene.other.rows("heartbeat_node", **mine.who, claims=beat(scene.claim))
+    assert (row["verdict"], row["expires_at"]) == ("lost", None)
+    assert api.lease(scene.claim["lease_id"])["expires_at"] == scene.claim["expires_at"]
 
 
 def test_anothers_counted_claim_is_not_locked_in_a_batch(api: Api, scene: Scene) -> None:
