@@ -57,6 +57,13 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
     yield _fact(
         "left after", " > ".join(f"{stage.stage} {stage.nodes}" for stage in found.funnel or ())
     )
+    unannounced = sum(stage.unannounced for stage in found.funnel or ())
+    if unannounced:
+        yield _fact(
+            "unannounced",
+            f"{unannounced} of them did not say which queues and tasks they serve, and count as "
+            "serving any",
+        )
     yield from _part(
         "Kept out by one thing alone",
         (

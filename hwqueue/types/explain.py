@@ -16,12 +16,15 @@ from hwqueue.types.nodes import Reason
 class FunnelStage:
     """How many registered nodes are left after a stage.
 
-    stage: live, cordon, labels, taints, trust, isolation, capacity (what a node has in all), free
-    (what is left of it now), away (with and away from other leases), spread; in this order.
+    stage: live, cordon, served (its worker polls the queue and has a handler for the task), labels,
+    taints, trust, isolation, capacity (what a node has in all), free (what is left of it now), away
+    (with and away from other leases), spread; in this order. unannounced: of stage served, how many
+    of them have not said what they serve, and count as serving anything.
     """
 
     stage: str
     nodes: int
+    unannounced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +94,8 @@ class NearNode:
 class Help:
     """What would let leases of the class run.
 
-    action: resume, register, revive, uncordon, tolerate, attest, resize, isolate, relax, add_node
-    or wait. nodes: how many it opens. leases: how many of the class wait, counted to 10,001.
+    action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax,
+    add_node or wait. nodes: how many it opens. leases: how many of the class wait, counted to 10,001.
     samples: names of nodes. lease_id: for `wait`, the lease whose end it is.
     """
 
@@ -115,7 +118,7 @@ class LeaseExplanation:
     queue that come before it, counted to 10,001. words: what it asks of a node. Only of a pending
     lease, else None or empty: position, funnel, sole_blockers, nearest (the 20 nodes that fail the
     least), help, pending (ready leases of its class, counted to 10,001), and nodes_registered,
-    _live, _matching (live, not cordoned, of the right kind and size) and _free (could take it now).
+    _live, _matching (live, not cordoned, serving it, of the right kind and size) and _free (could take it now).
     """
 
     lease_id: UUID

@@ -67,7 +67,9 @@ class NodeSpec:
     instead of those it had; those of operators stay. keep_claims: claims of an older instance go on
     instead of ending at once. cpu_isolation, gpu_exclusivity: classes honoured beside best_effort
     and shared; whole cores need `cores`. default_cpu_isolation: for leases that ask nothing; None:
-    best_effort. gpu_share_mode: "exclusive" or "fractional" (None).
+    best_effort. gpu_share_mode: "exclusive" or "fractional" (None). queues, tasks: names of those
+    that the node's worker polls and has handlers for, which explanations tell; None: not said, so
+    taken as any. They limit nothing: a claim names its own.
     """
 
     name: str
@@ -88,6 +90,8 @@ class NodeSpec:
     gpu_exclusivity: Sequence[str] = ()
     default_cpu_isolation: str | None = None
     gpu_share_mode: str | None = None
+    queues: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -109,6 +113,8 @@ class NodeSpec:
             gpu_exclusivity=list(self.gpu_exclusivity) or None,
             default_cpu_isolation=self.default_cpu_isolation,
             gpu_share_mode=self.gpu_share_mode,
+            queues=None if self.queues is None else list(self.queues),
+            tasks=None if self.tasks is None else list(self.tasks),
         )
 
 

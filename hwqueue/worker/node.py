@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
 from hwqueue.types import Gpu, NodeSpec
 from hwqueue.worker.detect import Machine, cuda_name, detect_machine
 from hwqueue.worker.settings import WorkerSettings
+
+_MOST_ANNOUNCED = 10_000
+_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.:@/-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,19 @@ class NodeDescription:
     gpu_names: tuple[str, ...]
 
 
-async def describe_node(settings: WorkerSettings) -> NodeDescription:
-    """What the settings say, and what the machine says where they say nothing."""
+async def describe_node(settings: WorkerSettings, tasks: Collection[str]) -> NodeDescription:
+    """What the settings say, and what the machine says where they say nothing.
+
+    Args:
+        tasks: Names of the tasks that the worker has handlers for.
+    """
     machine = await asyncio.to_thread(detect_machine) if settings.detect else None
-    return combine(settings, machine)
+    return combine(settings, machine, tasks)
 
 
-def combine(settings: WorkerSettings, machine: Machine | None) -> NodeDescription:
+def combine(
+    settings: WorkerSettings, machine: Machine | None, tasks: Collection[str] | None = None
+) -> NodeDescription:
     """Put settings and detected facts together; the settings win."""
     capacity = dict(settings.capacity or {})
     gpus = settings.gpus or ()
@@ -59,8 +69,16 @@ def combine(settings: WorkerSettings, machine: Machine | None) -> NodeDescriptio
         gpu_exclusivity=settings.gpu_exclusivity,
         default_cpu_isolation=settings.default_cpu_isolation,
         gpu_share_mode=settings.gpu_share_mode,
+        queues=announceable(settings.queues, 100),
+        tasks=None if tasks is None else announceable(tasks, 200),
     )
     return NodeDescription(spec=spec, gpu_names=gpu_names)
+
+
+def announceable(names: Collection[str], most_chars: int) -> list[str] | None:
+    """The names to announce; None when the database takes no such list, or such a name."""
+    good = all(len(name) <= most_chars and _NAME.fullmatch(name) for name in names)
+    return sorted(names) if good and len(names) <= _MOST_ANNOUNCED else None
 
 
 def names_of(gpus: Sequence[Gpu]) -> tuple[str, ...]:

@@ -95,8 +95,8 @@ class Worker:
     async def run(self, *, handle_signals: bool = False) -> int:
         """Work until stopped; once. Returns and raises as the function `run`."""
         shutdown, settings = self._shutdown, self._settings
-        node = await describe_node(settings)
         tasks = list(self._app.tasks)
+        node = await describe_node(settings, tasks)
         loose = [
             name for name, task in self._app.tasks.items() if task.is_async and not task.process
         ]

@@ -8,6 +8,8 @@ as $$
   select regexp_replace(left(case p_stage
     when 'live' then 'a sign of life'
     when 'cordon' then 'not being cordoned'
+    when 'served' then case when p_predicate ? 'queue' then format('polling queue %s', p_predicate -> 'queue')
+                            else format('a handler for task %s', p_predicate -> 'task') end
     when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
     when 'isolation' then case
       when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'

@@ -5,7 +5,7 @@
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.funnel_stages() returns text[]
 language sql immutable parallel safe
-as $$ select array['live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
+as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
 -- Every rule that every registered node fails; a silent one fails the stage live.
 -- p_known: see known_of_others.
@@ -47,11 +47,14 @@ begin
     union all
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
     union all
+    select f.node_id, 'served', 'no_handler', true, u.predicate, null
+    from fleet f join hwqueue.unserving_nodes(p_class, null, p_shard) u on u.node_id = f.node_id
+    union all
     select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
 end
 $$;
 
--- The whole fleet and a class: {"registered", "live", "matching": live, not cordoned and of the right kind and size, "free": could take it now,
+-- The whole fleet and a class: {"registered", "live", "serving": of the live ones, "matching": live, not cordoned and of the right kind and size, "free": could take it now,
 -- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes", "samples"}]: rules
 -- without which alone so many nodes would match or, of those that match, be free; "first": the same of the rules that nodes fail first;
 -- "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching node that suits the class best, "best_free": the
@@ -66,13 +69,14 @@ as $$
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
   ), verdict as materialized (
     select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
-           coalesce(x.of_kind, 0) as of_kind
+           coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
       select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
-             count(*) filter (where f.rank < 8) as of_kind
+             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.stage = 'served') as unserved
       from failing f group by f.node_id) x on x.node_id = n.node_id
+    left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
   ), liked as materialized (
     select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
@@ -83,24 +87,28 @@ as $$
     from verdict v
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
     left join liked l on l.profile_id = n.profile_id
-    where p_prefers and v.first_rank >= 8
+    where p_prefers and v.first_rank >= 9
   ), grouped as (
     select min(f.rank) as rank, f.predicate, jsonb_strip_nulls(jsonb_build_object('stage', f.stage, 'code', mode() within group (order by f.code),
              'permanent', bool_and(f.permanent), 'predicate', f.predicate, 'lacks', f.lacks)) as rule,
            count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
            count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
     from (
-      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 8 then v.of_kind = 1 else v.failures = 1 end as is_alone
+      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
       from failing f join verdict v on v.node_id = f.node_id) f
     where f.is_alone or f.is_first
     group by f.stage, f.predicate, f.lacks
   )
   select jsonb_build_object(
-    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'matching', count(*) filter (where v.first_rank >= 8),
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1),
+    'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
     'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
     'funnel', (
-      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
-      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
+      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
+                       || case when s.stage = 'served' and c.unannounced > 0 then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
+      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)
+      cross join lateral (
+        select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced from verdict d where d.first_rank > s.rank) c),
     'sole', (
       select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
       from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),

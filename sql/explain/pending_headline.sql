@@ -25,10 +25,15 @@ begin
     headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
                          else format('all %s nodes are', p_fleet ->> 'registered') end,
                        hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
+  elsif v_matching = 0 and p_fleet ->> 'serving' = '0' and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
+    code := 'no_handler';
+    permanent := true;
+    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue)
+                 from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
     -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
     select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' in ('live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity')
+    where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity')
     order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
     if v_sole is null then
       v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f

@@ -9,12 +9,14 @@ as $$
     when 'revive' then format('%s but for being silent: start the worker of %s', m.nodes, a.samples)
     when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
     when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
+    when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null then '%s but for %s: hwqueue worker run --queue %s'
+                                  else '%s but for %s: add it to the app of their workers' end, m.nodes, a.words, p_sole #>> '{predicate,queue}')
     when 'attest' then format('%s but for not being %s: hwqueue node attest', m.nodes, a.words)
     when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
     when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
     else format('%s but for %s: relax it', m.nodes, a.words) end)
   from (
-    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
+    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
              when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
            hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
            hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
@@ -22,7 +24,7 @@ as $$
 $$;
 
 -- What would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most useful first; nodes: how many it opens, leases: how
--- many of the class wait (counted to 10,001). action: resume, register, revive, uncordon, tolerate, attest, resize, isolate, relax, add_node, wait; with
+-- many of the class wait (counted to 10,001). action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait; with
 -- "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
 -- p_fleet: see judge_fleet; p_near: see near_nodes.
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -45,7 +47,7 @@ as $$
     where s.value ->> 'stage' not in ('free', 'away', 'spread')
     union all
     select 4, 1, jsonb_build_object('action', 'add_node', 'words', left('add a node with ' || hwqueue.class_words(p_class), 400))
-    where p_fleet ->> 'matching' = '0'
+    where p_fleet ->> 'matching' = '0' and (p_fleet ->> 'serving' <> '0' or p_fleet ->> 'live' = '0')
     union all
     select 5, t.ordinality, t.help
     from (

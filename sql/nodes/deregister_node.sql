@@ -16,6 +16,7 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  delete from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node;
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;

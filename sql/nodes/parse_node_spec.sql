@@ -9,7 +9,8 @@ declare
   v_key text;
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
-    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'keep_claims'], 'spec');
+    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'queues', 'tasks', 'keep_claims'],
+    'spec');
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;
   v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);

@@ -66,6 +66,7 @@ begin
     perform hwqueue.suspend_attestations(v_node, v_state.login is null, format('it registered again as instance %s',
       to_json(left(v_node.instance_id, 100))), v_now, p_shard);
   end if;
+  perform hwqueue.note_served(p_node, p_spec, p_shard);
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;

@@ -28,13 +28,16 @@ as $$
     else p_expr - array['term', 'tally'] end
 $$;
 
--- Both parts of class_failures for one node.
+-- Both parts of class_failures for one node, and before them what its worker does not serve.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb,
                                                 p_kept_out text, p_now timestamptz, p_shard int)
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
 language sql stable
 as $$
+  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
+  from hwqueue.unserving_nodes(p_class, p_node.node_id, p_shard) u
+  union all
   select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
                                          p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
   union all

@@ -4,19 +4,23 @@
 -- nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of silent ones. room: those of nodes_matching that have room
 -- now, as a bit string (numbered_nodes).
 -- Where nothing matches: the part that is most in the way, a live node that does not meet it, nodes_near, how many live nodes it alone keeps
--- out (0: they miss more than one part), and nodes_meeting, how many live nodes meet it.
+-- out (0: they miss more than one part), nodes_meeting, how many live nodes meet it, and nodes_serving, how many live nodes serve queue and task.
 -- p_live, p_open: which nodes are live, and live and not cordoned; p_none: a zero for each node.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamptz, p_shard int)
 returns table (class_id bigint, nodes_matching int, nodes_cordoned int, nodes_silent int, room bit varying, part text, expr jsonb, node_number int,
-               nodes_near int, nodes_meeting int)
+               nodes_near int, nodes_meeting int, nodes_serving int)
 language sql stable
 as $$
-  with ask as materialized (  -- classes that ask the same, and one of them to speak for all
-    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
+  with served as materialized (
+    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, p_none, p_now, p_shard) v
+  ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate, v.mask as served
     from hwqueue.placement_class c
+    left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity,
+      v.mask
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
@@ -39,9 +43,11 @@ as $$
   ), fit as materialized (
     select f.*, bit_count(f.mask & p_open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, s.mask & coalesce(c.mask, ~p_none) as mask, s.mask & coalesce(c.room, p_open) as room, s.is_known
+      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, ~p_none) as mask, k.mask & coalesce(c.room, p_open) as room,
+             s.is_known
       from ask a
       join static s on s.required = a.required and s.tolerate = a.tolerate
+      cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
       left join able c on c.class_id = a.ask_id) f
   ), part as materialized (
     select row_number() over () as nr, p.*
@@ -49,6 +55,8 @@ as $$
       select f.ask_id, 'require' as part, r.expr, m.mask from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
       select f.ask_id, 'taints', null, t.mask from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~p_none
+      union all
+      select f.ask_id, 'served', null, f.served from fit f where f.matching = 0
       union all
       select f.ask_id, c.part, null, c.mask from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
     ) p
@@ -64,7 +72,8 @@ as $$
   )
   select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, case when f.matching = 0 then bit_count(f.mask & p_live & ~p_open)::int end,
          case when f.matching = 0 then bit_count(f.mask & ~p_live)::int end, f.room::bit varying, w.part, w.expr,
-         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
+         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting,
+         case when f.matching = 0 then bit_count(coalesce(f.served, ~p_none) & p_live)::int end
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
@@ -83,6 +92,9 @@ begin
     code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
                                 hwqueue.attested_at(p_node, p_now));
     message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+  elsif p_part = 'served' then
+    code := 'no_handler';
+    message := (select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_node.node_id, p_class.shard_id) u where p_tells);
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
     message := case when p_tells then

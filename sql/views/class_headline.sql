@@ -4,10 +4,10 @@ create or replace function hwqueue.node_count_words(p_count int, p_kind text def
 language sql immutable parallel safe
 as $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
--- The one thing to say about a pending class, in the order of what must be put right first.
+-- The one thing to say about a pending class, in the order of what must be put right first. p_unserved: what to say where no live node serves it.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_headline(p_matching int, p_cordoned int, p_silent int, p_with_room int, p_free int, p_code text, p_message text,
-  p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int, p_paused_at timestamptz, p_waits interval,
+  p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int, p_paused_at timestamptz, p_waits interval, p_unserved text,
   out code text, out message text)
 language plpgsql stable
 as $$
@@ -16,7 +16,7 @@ begin
     code := 'queue_paused';
     message := format('the queue is paused since %s', p_paused_at);
   elsif p_registered = 0 then
-    code := 'no_node_supports_class';
+    code := 'no_nodes';
     message := 'no node is registered';
   elsif p_matching = 0 and p_open = 0 then
     code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
@@ -28,6 +28,9 @@ begin
   elsif p_matching = 0 and p_silent > 0 then
     code := 'node_not_live';
     message := format('%s would do, but for giving no sign of life', hwqueue.node_count_words(p_silent));
+  elsif p_unserved is not null then
+    code := 'no_handler';
+    message := p_unserved;
   elsif p_matching = 0 then
     code := p_code;
     message := case

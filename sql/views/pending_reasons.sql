@@ -23,6 +23,7 @@ declare
   v_none bit varying;
   v_live bit varying;
   v_open bit varying;
+  v_served record;
 begin
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
@@ -30,6 +31,7 @@ begin
          coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
   into v_ids, v_none, v_live, v_open
   from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
+  select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
     with waiting as materialized (
       select g.*
@@ -57,7 +59,7 @@ begin
       order by turn limit p_limit
     )
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live', 'no_nodes'), false), case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
@@ -66,7 +68,9 @@ begin
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
-      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
+      case when k.nodes_serving = 0 and cardinality(v_ids) > 0 then
+        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue) else '' end end) h
     order by k.turn;
 end
 $$;

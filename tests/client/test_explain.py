@@ -37,9 +37,10 @@ async def test_a_pending_lease(client: AsyncClient, queue: str) -> None:
     )
     assert (found.words, found.position, found.pending) == ("zone in a, 1 GPU", 0, 1)
     assert found.funnel is not None
-    assert found.funnel[:3] == (
+    assert found.funnel[:4] == (
         FunnelStage(stage="live", nodes=2),
         FunnelStage(stage="cordon", nodes=2),
+        FunnelStage(stage="served", nodes=2, unannounced=2),
         FunnelStage(stage="labels", nodes=1),
     )
     assert found.sole_blockers is not None

@@ -247,7 +247,7 @@ def test_no_node_at_all(api: Api) -> None:
     spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
     row = reason(api, queue)
     assert counts(row) == (0, 0, 0)
-    assert (row["code"], row["message"]) == ("no_node_supports_class", "no node is registered")
+    assert (row["code"], row["message"]) == ("no_nodes", "no node is registered")
 
 
 def test_a_paused_queue_says_so_first(api: Api) -> None:

@@ -157,6 +157,7 @@ def why_context() -> dict[str, Any]:
 STAGES = {
     "live": "live",
     "cordon": "not cordoned",
+    "served": "queue and task served",
     "tenant": "tenant admitted",
     "labels": "labels fit",
     "taints": "taints tolerated",

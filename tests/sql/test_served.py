@@ -1,0 +1,173 @@
+"""What workers announce when they register: which queues they poll, which tasks they have handlers for."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, Row
+from tests.sql.explained import actions, clear, codes, explain, explain_class, funnel, near
+
+_SERVED = "select queues, tasks from hwqueue.served where node_id = %s"
+
+
+@pytest.fixture(autouse=True)
+def _alone(api: Api) -> None:
+    clear(api)
+
+
+def pending(api: Api, queue: str, **more: Any) -> Row:
+    """The only pending class of the queue."""
+    return api.row("pending_reasons", queue=queue, **more)
+
+
+def hint(api: Api, node: Node, queue: str) -> Row:
+    """What keeps the node from what waits in the queue."""
+    return dict(api.row("claim_hint", queues=[queue], node=node.node_id)["reasons"])
+
+
+def test_a_task_without_a_handler_is_explained(api: Api) -> None:
+    queue = api.queue()
+    node = api.node(queues=[queue], tasks=["mail", "render"])
+    lease = api.spawn(queue, "maill")
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("no_handler", True)
+    assert found["headline"] == 'no live node has a handler for task "maill"; nearest: "mail"'
+    assert (found["nodes_live"], found["nodes_matching"], found["nodes_free"]) == (1, 0, 0)
+    assert (funnel(found)["cordon"], funnel(found)["served"]) == (1, 0)
+    assert codes(found, node) == ["no_handler"]
+    [reason] = near(found, node)["reasons"]
+    assert (reason["stage"], reason["predicate"]) == ("served", {"task": "maill"})
+    assert reason["wanted"] == 'a handler for task "maill"'
+    assert actions(found) == ["serve"]
+    of_class = explain_class(api, lease)
+    assert (of_class["code"], of_class["headline"]) == (found["code"], found["headline"])
+
+
+def test_a_queue_that_nobody_polls_is_explained(api: Api) -> None:
+    polled, queue = api.queue(), api.queue()
+    node = api.node(queues=[polled], tasks=["mail"])
+    found = explain(api, api.spawn(queue, "mail"))
+    assert (found["code"], found["permanent"]) == ("no_handler", True)
+    assert found["headline"].startswith(f'no live node polls queue "{queue}"')
+    assert codes(found, node) == ["no_handler"]
+    assert near(found, node)["reasons"][0]["predicate"] == {"queue": queue}
+    assert f"--queue {queue}" in found["help"][0]["words"]
+
+
+def test_a_handler_elsewhere_does_not_count(api: Api) -> None:
+    queue, other = api.queue(), api.queue()
+    api.node(queues=[queue], tasks=["render"])
+    api.node(queues=[other], tasks=["mail"])
+    found = explain(api, api.spawn(queue, "mail"))
+    assert (
+        found["headline"]
+        == f'no live node that polls queue "{queue}" has a handler for task "mail"'
+    )
+
+
+def test_pending_views_say_the_same(api: Api) -> None:
+    queue, nobody = api.queue(), api.queue()
+    api.node(queues=[queue], tasks=["mail"])
+    for where, task in [(queue, "maill"), (nobody, "mail")]:
+        lease = api.spawn(where, task)
+        row = pending(api, where)
+        assert (row["code"], row["permanent"]) == ("no_handler", True)
+        assert (row["nodes_matching"], row["nodes_free"], row["nodes_near"]) == (0, 0, 1)
+        assert row["message"] == explain(api, lease)["headline"]
+        assert pending(api, where, kind="no_match")["class_id"] == row["class_id"]
+    api.spawn(queue, "mail")
+    good = [row for row in api.rows("pending_reasons", queue=queue) if row["code"] is None]
+    assert [(row["task_name"], row["nodes_matching"]) for row in good] == [("mail", 1)]
+
+
+def test_of_many_nodes_only_those_that_serve_it_match(api: Api) -> None:
+    queue = api.queue()
+    serving = api.node(queues=[queue, "other"], tasks=["mail"])
+    api.node(queues=["other"], tasks=["mail"])
+    api.node(queues=[queue], tasks=[])
+    api.node(queues=None, tasks=["render"])
+    unknown = api.node()
+    found = explain(api, api.spawn(queue, "mail"))
+    assert (found["code"], found["nodes_matching"], funnel(found)["served"]) == ("ready", 2, 2)
+    assert near(found, serving)["reasons"] == near(found, unknown)["reasons"] == []
+    assert pending(api, queue)["nodes_matching"] == 2
+
+
+def test_nodes_that_announce_nothing_are_taken_as_serving_anything(api: Api) -> None:
+    queue = api.queue()
+    api.node()
+    found = explain(api, api.spawn(queue, "mail"))
+    assert found["code"] == "ready"
+    [stage] = [stage for stage in found["funnel"] if stage["stage"] == "served"]
+    assert stage == {"stage": "served", "nodes": 1, "unannounced": 1}
+
+
+def test_a_node_that_serves_it_and_is_silent_comes_first(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    api.node(queues=[queue], tasks=["mail"], heartbeat_timeout=45)
+    clock.advance(timedelta(minutes=3))
+    api.node(queues=["other"], tasks=["mail"])
+    lease = api.spawn(queue, "mail")
+    found = explain(api, lease)
+    assert (found["code"], found["headline"]) == (
+        "node_not_live",
+        "1 node matches, but it is silent",
+    )
+    assert pending(api, queue)["code"] == "node_not_live"
+
+
+def test_what_else_keeps_it_out_is_told_where_it_is_served(api: Api) -> None:
+    queue = api.queue()
+    api.node(queues=[queue], tasks=["mail"])
+    lease = api.spawn(queue, "mail", affinity_tags={"gpu": True})
+    assert explain(api, lease)["code"] == pending(api, queue)["code"] == "label_missing"
+
+
+def test_matching_tells_nodes_without_a_handler(api: Api) -> None:
+    queue = api.queue()
+    serving, idle = api.node(queues=[queue], tasks=["mail"]), api.node(queues=["x"], tasks=["mail"])
+
+    def reasons(**options: str) -> dict[Any, list[str]]:
+        rows = api.rows("match_nodes", placement={}, options=options)
+        return {row["node_id"]: [reason["code"] for reason in row["reasons"]] for row in rows}
+
+    assert reasons(queue=queue, task="mail") == {serving.node_id: [], idle.node_id: ["no_handler"]}
+    assert reasons(queue=queue) == {serving.node_id: [], idle.node_id: ["no_handler"]}
+    assert reasons(task="maill") == {node.node_id: ["no_handler"] for node in (serving, idle)}
+    assert reasons() == {serving.node_id: [], idle.node_id: []}
+
+
+def test_the_hint_after_an_empty_claim_names_it(api: Api) -> None:
+    queue = api.queue()
+    node = api.node(queues=[queue], tasks=["mail"])
+    api.spawn(queue, "maill", affinity_tags={"gpu": True})
+    assert hint(api, node, queue) == {"no_handler": 1}
+
+
+def test_a_registration_replaces_what_was_announced(api: Api) -> None:
+    node = api.node(queues=["a", "b"], tasks=["mail"])
+    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() == (["a", "b"], ["mail"])
+    api.node(node.node_id, name=node.name, tasks=["render"])
+    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() == (None, ["render"])
+    api.node(node.node_id, name=node.name)
+    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() is None
+    api.node(node.node_id, name=node.name, queues=["a"])
+    api.rows("deregister_node", node=node.node_id)
+    assert api.conn.execute(_SERVED, [node.node_id]).fetchone() is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"queues": "mail"}, "spec.queues"),
+        ({"tasks": [1]}, "spec.tasks"),
+        ({"tasks": ["no name"]}, "spec.tasks"),
+        ({"tasks": [f"t{number}" for number in range(10_001)]}, "spec.tasks"),
+    ],
+)
+def test_a_list_that_is_no_list_of_names_is_refused(api: Api, spec: Row, field: str) -> None:
+    asked = {"name": "n", "instance_id": "i"} | spec
+    refusal = api.refused("QHA01", "register_node", node=api.node().node_id, spec=asked)
+    assert refusal.field == field
