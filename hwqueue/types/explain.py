@@ -95,8 +95,8 @@ class Help:
     """What would let leases of the class run.
 
     action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax,
-    add_node or wait. nodes: how many it opens. leases: how many of the class wait, counted to 10,001.
-    samples: names of nodes. lease_id: for `wait`, the lease whose end it is.
+    add_node or wait. nodes: how many it opens. leases: how many of the class wait, counted to
+    10,001. samples: names of nodes. lease_id: for `wait`, the lease whose end it is.
     """
 
     action: str
@@ -118,7 +118,8 @@ class LeaseExplanation:
     queue that come before it, counted to 10,001. words: what it asks of a node. Only of a pending
     lease, else None or empty: position, funnel, sole_blockers, nearest (the 20 nodes that fail the
     least), help, pending (ready leases of its class, counted to 10,001), and nodes_registered,
-    _live, _matching (live, not cordoned, serving it, of the right kind and size) and _free (could take it now).
+    _live, _matching (live, not cordoned, serving it, of the right kind and size) and _free (could
+    take it now).
     """
 
     lease_id: UUID

@@ -47,14 +47,13 @@ begin
     union all
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
     union all
-    select f.node_id, 'served', 'no_handler', true, u.predicate, null
-    from fleet f join hwqueue.unserving_nodes(p_class, null, p_shard) u on u.node_id = f.node_id
+    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, null, p_shard) u
     union all
     select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
 end
 $$;
 
--- The whole fleet and a class: {"registered", "live", "serving": of the live ones, "matching": live, not cordoned and of the right kind and size, "free": could take it now,
+-- The whole fleet and a class: {"registered", "live", "serving": of those, "matching": live, not cordoned, of the right kind and size, "free": could take it now,
 -- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes", "samples"}]: rules
 -- without which alone so many nodes would match or, of those that match, be free; "first": the same of the rules that nodes fail first;
 -- "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching node that suits the class best, "best_free": the
@@ -100,15 +99,13 @@ as $$
     group by f.stage, f.predicate, f.lacks
   )
   select jsonb_build_object(
-    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1),
-    'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
     'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
     'funnel', (
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
                        || case when s.stage = 'served' and c.unannounced > 0 then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
       from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)
-      cross join lateral (
-        select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced from verdict d where d.first_rank > s.rank) c),
+      cross join lateral (select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced from verdict d where d.first_rank > s.rank) c),
     'sole', (
       select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
       from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),

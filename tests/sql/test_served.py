@@ -1,4 +1,4 @@
-"""What workers announce when they register: which queues they poll, which tasks they have handlers for."""
+"""What workers announce when they register: the queues that they poll, the tasks that they run."""
 
 from datetime import timedelta
 from typing import Any
