@@ -1,12 +1,6 @@
 -- Every registered node judged for a class, by the rules of class_failures: what is the same for all nodes of a profile once for each, what moves
 -- once for each node, all in one statement.
 
--- The order in which nodes drop out: what a funnel shows.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.funnel_stages() returns text[]
-language sql immutable parallel safe
-as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
-
 -- Every rule that every registered node fails; a silent one fails the stage live.
 -- p_known: see known_of_others.
 -- Locks: none. Raises: nothing. Idempotent: yes.
