@@ -62,7 +62,7 @@ class Task:
         max_attempts: For its leases; None: the queue's.
         placement: For its leases; None: any node.
         process: Whether each lease runs in a child process of its own.
-        timeout: Longest run; then the handler is cancelled and the attempt fails.
+        timeout: Longest run; then the handler is asked to stop and the attempt fails.
     """
 
     name: str
@@ -165,12 +165,15 @@ class App:
         Args:
             name: What leases call the task; unique in the app.
             queue: Where `Task.spawn` puts its leases.
-            max_attempts: Of its leases; None: the queue's.
-            placement: Of its leases: a `Placement` or the same as a mapping.
+            max_attempts: Of leases that `Task.spawn` makes; None: the queue's.
+            placement: Of leases that `Task.spawn` makes: a `Placement` or the same as a mapping.
+                Only Python knows these defaults: SQL, HTTP, the command line and `spawn_lease` do
+                not use them, and the worker warns of such leases.
             process: Run each lease in a child process. Needed to stop a sync handler that does
                 not look at `context.cancelled`. The function must be at the top of its module.
             timeout: Longest run, more than zero; then the attempt fails. A sync handler in a
-                thread is only asked to stop.
+                thread is only asked to stop: it goes on beside the next attempt, and holds its slot
+                until it returns. One in a process is killed.
 
         Raises:
             ConfigError: The name is taken, or the function cannot be a handler.

@@ -29,6 +29,7 @@ grant execute on function
   hwqueue.release_lease(uuid, bigint, interval, int),
   hwqueue.extend_claim(uuid, bigint, interval, int),
   hwqueue.claim_hint(text[], uuid, int),
+  hwqueue.lease_outlook(uuid, uuid[], int),
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, interval, int, int),
   hwqueue.list_queues(int),

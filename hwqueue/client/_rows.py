@@ -273,6 +273,7 @@ _EXPLANATION: _Converters = {
 _CONVERTERS: Mapping[type, _Converters] = {
     types.SpawnResult: {"state": types.LeaseState},
     types.LeaseSummary: _LEASE,
+    types.LeaseOutlook: {"state": types.LeaseState},
     types.Lease: {**_LEASE, "attempts": _attempts, "assignment": _assignment},
     types.Claim: {"assignment": _assignment, "headers": _headers},
     types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},

@@ -165,6 +165,22 @@ class ClaimHint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOutlook:
+    """What may become of a lease that a node runs, or ran last.
+
+    max_attempts: how many there may be; own_max_attempts: as it was spawned, None: the queue's.
+    again_in: until it is claimable again; None unless it is scheduled. placement: what it asks.
+    """
+
+    lease_id: UUID
+    state: LeaseState
+    max_attempts: int
+    own_max_attempts: int | None
+    again_in: timedelta | None
+    placement: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
     """A lease that records work already running, and the token of its claim."""
 

@@ -86,6 +86,7 @@ class ClaimLoop:
         for claim in claims:
             self._runner.start(claim)
         self._heartbeat.watch(claims)
+        self._session.reports.started(claims)
         return len(claims)
 
     async def _after_refusal(self, ended: list[Ended], error: Exception) -> None:

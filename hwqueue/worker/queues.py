@@ -39,7 +39,8 @@ class Queues:
         if name not in self._names:
             return False
         if name not in self._ask_again_at:
-            _log.error("claiming from the other queues until there is this one: %s", why)
+            others = "claiming from the others" if len(self._names) > 1 else "claiming nothing"
+            _log.error("%s until there is this queue: %s", others, why)
         self._ask_again_at[str(name)] = time.monotonic() + _ASK_AGAIN_SECONDS
         return True
 

@@ -16,6 +16,7 @@ from hwqueue.worker import outcome, process
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pinned
+from hwqueue.worker.report import fields
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -34,9 +35,13 @@ class StopReason(Enum):
 
 
 class Execution:
-    """One running handler."""
+    """One running handler.
 
-    __slots__ = ("cancelled", "claim", "future", "reason", "task", "timer")
+    Attributes:
+        is_over: Its attempt has failed by timeout; the thread still runs, and holds its slot.
+    """
+
+    __slots__ = ("cancelled", "claim", "future", "is_over", "reason", "task", "timer")
 
     def __init__(self, claim: Claim, task: Task) -> None:
         self.claim = claim
@@ -45,6 +50,17 @@ class Execution:
         self.cancelled: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.reason: StopReason | None = None
+        self.is_over = False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its claim is this worker's still."""
+        return not self.is_over and self.reason is not StopReason.LOST
+
+    @property
+    def timed_out(self) -> Outcome:
+        """The failure of a handler that ran too long."""
+        return outcome.failure("Timeout", f"ran longer than {self.task.timeout}")
 
     def stop(self, reason: StopReason) -> None:
         """Ask the handler to stop, once: asked again it could not clean up.
@@ -71,7 +87,7 @@ class Execution:
             if ended is not None:
                 return ended
         if self.reason is StopReason.TIMEOUT:
-            return outcome.failure("Timeout", f"ran longer than {self.task.timeout}")
+            return self.timed_out
         if self.reason is None:
             return outcome.failure("Cancelled", "the handler cancelled itself")
         return outcome.RELEASED
@@ -122,13 +138,18 @@ class Runner:
 
     @property
     def running(self) -> Collection[Execution]:
-        """The handlers that have not ended."""
-        return self._running.values()
+        """The handlers that have not ended, without threads that outlived their timeout."""
+        return [one for one in self._running.values() if not one.is_over]
+
+    @property
+    def has_leftovers(self) -> bool:
+        """Whether any handler still runs, threads that outlived their timeout included."""
+        return bool(self._running)
 
     @property
     def held(self) -> list[Claim]:
         """The claims to be kept: of what runs, and of what has ended and is not settled yet."""
-        running = [one.claim for one in self.running if one.reason is not StopReason.LOST]
+        running = [one.claim for one in self.running if one.is_held]
         return running + [claim for claim, _how in self._settling + self._ended]
 
     @property
@@ -161,29 +182,35 @@ class Runner:
             execution.future = self._in_thread(execution)
         if task.timeout is not None:
             execution.timer = self._loop.call_later(
-                task.timeout.total_seconds(), execution.stop, StopReason.TIMEOUT
+                task.timeout.total_seconds(), self._on_timeout, execution
             )
         self._running[id(execution)] = execution
         execution.future.add_done_callback(lambda _future: self._on_done(execution))
 
     def stop_all(self, reason: StopReason) -> None:
         """Ask all running handlers to stop."""
-        for execution in list(self._running.values()):
+        for execution in self.running:
             execution.stop(reason)
 
     def stop_claims(self, reasons: dict[tuple[Any, int], StopReason]) -> None:
         """Ask those of the given (lease id, claim token) to stop, unless they were already."""
-        for execution in list(self._running.values()):
+        for execution in self.running:
             claim = execution.claim
             reason = reasons.get((claim.lease_id, claim.claim_token))
             if reason is None or execution.reason in (reason, StopReason.LOST):
                 continue
-            _log.info("lease %s: stopping its handler: %s", claim.lease_id, reason.value)
+            _log.info(
+                "lease %s of task %s: stopping its handler: %s",
+                claim.lease_id,
+                claim.task_name,
+                reason.value,
+                extra=fields(claim),
+            )
             execution.stop(reason)
 
     async def wait(self, seconds: float) -> None:
         """Wait until all running handlers have ended, at most `seconds`."""
-        futures = [execution.future for execution in self._running.values()]
+        futures = [execution.future for execution in self.running]
         if futures:
             await asyncio.wait(futures, timeout=seconds)
 
@@ -193,19 +220,50 @@ class Runner:
 
     def abandon(self) -> list[Ended]:
         """What is left at the very end: not yet settled, or still running and to be released."""
-        running = [one.claim for one in self.running if one.reason is not StopReason.LOST]
+        running = [one.claim for one in self.running if one.is_held]
         return self._settling + self._ended + [(claim, outcome.RELEASED) for claim in running]
+
+    def _on_timeout(self, execution: Execution) -> None:
+        """Ask the handler to stop. A thread may not, so its attempt fails at once."""
+        is_first = execution.reason is None
+        execution.stop(StopReason.TIMEOUT)
+        in_thread = not (execution.task.is_async or execution.task.process)
+        if is_first and in_thread and not execution.future.done():
+            execution.is_over = True
+            self._ended.append((execution.claim, execution.timed_out))
+            self.wake.set()
 
     def _on_done(self, execution: Execution) -> None:
         del self._running[id(execution)]
         if execution.timer is not None:
             execution.timer.cancel()
+        if execution.is_over:
+            self._tell_late(execution)
+            self.wake.set()
+            return
         ended = execution.conclude()
         if ended is None:
-            _log.warning("lease %s: lost, its outcome is dropped", execution.claim.lease_id)
+            _log.warning(
+                "lease %s of task %s: lost, its outcome is dropped",
+                execution.claim.lease_id,
+                execution.claim.task_name,
+                extra=fields(execution.claim),
+            )
         else:
             self._ended.append((execution.claim, ended))
         self.wake.set()
+
+    def _tell_late(self, execution: Execution) -> None:
+        gave_way = execution.future.cancelled() or execution.future.result() is None
+        _log.log(
+            logging.INFO if gave_way else logging.WARNING,
+            "lease %s of task %s: its handler %s after its timeout of %s; its slot is free again",
+            execution.claim.lease_id,
+            execution.claim.task_name,
+            "gave way" if gave_way else "ended late, and its outcome is dropped,",
+            execution.task.timeout,
+            extra=fields(execution.claim),
+        )
 
     def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
         claim = execution.claim

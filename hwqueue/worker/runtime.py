@@ -95,15 +95,14 @@ class Worker:
     async def run(self, *, handle_signals: bool = False) -> int:
         """Work until stopped; once. Returns and raises as the function `run`."""
         shutdown, settings = self._shutdown, self._settings
-        tasks = list(self._app.tasks)
-        node = await describe_node(settings, tasks)
+        node = await describe_node(settings, self._app.tasks)
         loose = [
             name for name, task in self._app.tasks.items() if task.is_async and not task.process
         ]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
         client = AsyncClient(_careful(settings.dsn))
-        session = NodeSession(client, settings, node.spec, tasks, shutdown)
+        session = NodeSession(client, settings, node.spec, self._app.tasks, shutdown)
         runner = Runner(
             self._app,
             concurrency=settings.concurrency,
@@ -117,8 +116,9 @@ class Worker:
                 if await self._open(session, shutdown):
                     await self._work(session, runner, shutdown)
             finally:
+                await session.reports.finish()
                 runner.close()
-                self.has_leftovers = bool(runner.running or session.in_flight)
+                self.has_leftovers = bool(runner.has_leftovers or session.in_flight)
                 if not session.in_flight:
                     await session.close()
         return shutdown.exit_code

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from uuid import UUID
 
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from hwqueue.app import Task
 from hwqueue.client import AsyncClient
 from hwqueue.errors import (
     BadArgument,
@@ -32,17 +34,17 @@ from hwqueue.errors import (
 from hwqueue.types import (
     Claim,
     Heartbeat,
+    LeaseOutlook,
     NodeSpec,
     PruneResult,
     ReapResult,
-    Settled,
     SettledAndClaimed,
     Settlement,
-    Verdict,
 )
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.queues import Queues
+from hwqueue.worker.report import Reports, tell_unsettled
 from hwqueue.worker.settings import WorkerSettings
 from hwqueue.worker.signals import Shutdown
 from hwqueue.worker.transient import is_transient, may_come_up
@@ -63,12 +65,13 @@ class NodeSession:
         client: A client that is not open yet.
         settings: Of the worker.
         spec: What the node registers as.
-        tasks: Names of the tasks this worker has handlers for.
+        tasks: Those that this worker has handlers for, by name.
         shutdown: Ends all waiting; told when another worker has taken over the node.
 
     Attributes:
         node_id: The node.
         epoch: Of its latest registration.
+        reports: Told what was settled.
         in_doubt: Whether a call has failed since the last heartbeat; then nothing is claimed.
     """
 
@@ -77,7 +80,7 @@ class NodeSession:
         client: AsyncClient,
         settings: WorkerSettings,
         spec: NodeSpec,
-        tasks: Sequence[str],
+        tasks: Mapping[str, Task],
         shutdown: Shutdown,
     ) -> None:
         self.node_id = settings.effective_node_id
@@ -87,6 +90,7 @@ class NodeSession:
         self._settings = settings
         self._spec = spec
         self._tasks = list(tasks)
+        self.reports = Reports(tasks, self._outlook)
         self._queues = Queues(settings.queues)
         self._shard = settings.shard
         self._shutdown = shutdown
@@ -159,8 +163,7 @@ class NodeSession:
                     raise
         if quantity and not self.in_doubt:
             self._queues.found(queues)
-        for settled in answer.settled:
-            _log_verdict(settled)
+        self.reports.settled(ended, answer.settled)
         return answer.claimed
 
     async def _settle_and_claim(
@@ -192,16 +195,13 @@ class NodeSession:
         except NODE_LOST:
             raise
         except BadArgument as error:
-            _log.error("lease %s: its result was refused: %s", claim.lease_id, in_one_line(error))
-            if how.kind == "complete":
+            if how.kind != "complete":
+                tell_unsettled(claim, how, in_one_line(error))
+            else:
                 refusal = outcome.failure("ResultRefused", str(error), retry=False)
                 await self.settle(claim, refusal)
         except (HwqueueError, psycopg.Error) as error:
-            _log.error(
-                "lease %s: not settled, it comes back by its timeout: %s",
-                claim.lease_id,
-                in_one_line(error),
-            )
+            tell_unsettled(claim, how, in_one_line(error))
 
     async def extend(self, claim: Claim, by: timedelta) -> datetime:
         """Let a claim live until `by` from now. SQL: extend_claim."""
@@ -237,6 +237,10 @@ class NodeSession:
                 limit=limit, unless_within=unless_within, shard=self._shard
             ),
         )
+
+    async def _outlook(self, lease_ids: Sequence[UUID]) -> Iterable[LeaseOutlook]:
+        """For log lines only, so it is not repeated. SQL: lease_outlook."""
+        return await self._client.lease_outlook(self.node_id, lease_ids, shard=self._shard)
 
     async def _register(self, client: AsyncClient) -> None:
         self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)
@@ -304,12 +308,6 @@ class NodeSession:
             "its own",
             superseded=True,
         )
-
-
-def _log_verdict(settled: Settled) -> None:
-    """Only what went wrong; `finished` is an answer lost and the settlement sent again."""
-    if settled.verdict is not Verdict.OK:
-        _log.warning("lease %s: settled too late: %s", settled.lease_id, settled.verdict.value)
 
 
 def in_one_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import hwqueue.app
 from hwqueue.app import App, Cancelled, Reject, Retry
+from hwqueue.client import Client
 from hwqueue.worker import AsyncLeaseContext, LeaseContext
 
 app = App()
@@ -155,3 +157,49 @@ def stuck(params: dict[str, Any]) -> None:
 def run_out(params: Any) -> Any:
     """Raise what a future does not take."""
     return next(iter([]))
+
+
+@app.task("late", timeout=timedelta(milliseconds=100))
+def late(params: dict[str, Any]) -> str:
+    """Look at nothing but the file `go`: a thread that outlives its timeout."""
+    mark(params, "started")
+    while not has(params, "go"):
+        time.sleep(0.01)
+    return "late"
+
+
+@app.task("late-process", process=True, timeout=timedelta(milliseconds=500))
+def late_process(params: dict[str, Any]) -> None:
+    """A process that ignores SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    mark(params, "started")
+    time.sleep(600)
+
+
+@app.task("boom")
+async def boom(params: Any) -> None:
+    raise RuntimeError(params or "smtp down")
+
+
+@app.task("die", process=True)
+def die(params: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task("picky", placement={"require": [{"tags": {"gpu": True}}]}, max_attempts=1)
+async def picky(params: Any) -> None:
+    pass
+
+
+@app.task("settles-itself")
+def settles_itself(params: dict[str, Any], context: LeaseContext) -> None:
+    """Complete the lease in a transaction of its own, as one does with the work's rows."""
+    with Client(params["dsn"]) as client:
+        client.complete_lease(context.lease_id, context.claim_token)
+    if params.get("then") == "fail":
+        raise RuntimeError("after the commit")
+
+
+@app.task("environment", process=True)
+def environment(params: list[str]) -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in params}

@@ -38,6 +38,7 @@ MAY_CALL: dict[str, set[str]] = {
     "fail_lease": {WORKER, ADMIN},
     "release_lease": {WORKER, ADMIN},
     "extend_claim": {WORKER, ADMIN},
+    "lease_outlook": {WORKER, ADMIN},
     "claim_hint": {WORKER, OPERATOR, ADMIN},
     "reap": {WORKER, OPERATOR, ADMIN},
     "list_queues": {WORKER, OPERATOR, ADMIN},

@@ -18,6 +18,7 @@ from hwqueue.types import (
     ClaimHint,
     Heartbeat,
     Json,
+    LeaseOutlook,
     LeaseState,
     Settled,
     SettledAndClaimed,
@@ -278,6 +279,25 @@ class AsyncClaims(AsyncCaller):
         """
         return await self._row(
             calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id, p_shard=shard
+        )
+
+    async def lease_outlook(
+        self, node_id: UUID | str, lease_ids: Iterable[UUID | str], *, shard: int = 0
+    ) -> list[LeaseOutlook]:
+        """What may become of leases that a node runs, or ran last; of others there is no row.
+
+        Args:
+            lease_ids: At most 1,000.
+
+        Raises: BadArgument.
+        SQL: lease_outlook. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LEASE_OUTLOOK,
+            LeaseOutlook,
+            p_node=node_id,
+            p_lease_ids=[str(lease_id) for lease_id in lease_ids],
+            p_shard=shard,
         )
 
     async def adopt_lease(

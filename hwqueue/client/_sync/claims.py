@@ -19,6 +19,7 @@ from hwqueue.types import (
     ClaimHint,
     Heartbeat,
     Json,
+    LeaseOutlook,
     LeaseState,
     Settled,
     SettledAndClaimed,
@@ -279,6 +280,25 @@ class Claims(Caller):
         """
         return self._row(
             calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id, p_shard=shard
+        )
+
+    def lease_outlook(
+        self, node_id: UUID | str, lease_ids: Iterable[UUID | str], *, shard: int = 0
+    ) -> list[LeaseOutlook]:
+        """What may become of leases that a node runs, or ran last; of others there is no row.
+
+        Args:
+            lease_ids: At most 1,000.
+
+        Raises: BadArgument.
+        SQL: lease_outlook. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.LEASE_OUTLOOK,
+            LeaseOutlook,
+            p_node=node_id,
+            p_lease_ids=[str(lease_id) for lease_id in lease_ids],
+            p_shard=shard,
         )
 
     def adopt_lease(

@@ -1,0 +1,234 @@
+"""Log lines about leases: attempts that failed, leases that are dead, cancelled or handed back.
+
+Every line carries `lease_id`, `task`, `queue` and `attempt` as fields of its record (`extra`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from hwqueue.app import Task
+from hwqueue.errors import HwqueueError
+from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
+from hwqueue.worker.outcome import Outcome
+
+_log = logging.getLogger("hwqueue.worker")
+
+_MOST_ASKED = 100
+_MOST_MESSAGE_CHARS = 500
+_LAST_LINES_SECONDS = 3.0
+_LOOK_AGAIN_SECONDS = 60.0
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+AskOutlook = Callable[[Sequence[UUID]], Awaitable[Iterable[LeaseOutlook]]]
+Answered = tuple[Claim, Outcome, Settled]
+
+
+def fields(claim: Claim) -> dict[str, Any]:
+    """The fields of a record about a lease, for `extra`."""
+    return {
+        "lease_id": str(claim.lease_id),
+        "task": claim.task_name,
+        "queue": claim.queue,
+        "attempt": claim.attempt,
+    }
+
+
+def error_line(error: Mapping[str, Any] | None) -> str:
+    """`Type: message` in one line."""
+    error = error or {}
+    kind = str(error.get("type", "error")).removeprefix("hwqueue.app.")
+    text = f"{kind}: {error.get('message', '')}".removesuffix(": ")
+    return _CONTROL.sub(_escaped, text[:_MOST_MESSAGE_CHARS])
+
+
+class Reports:
+    """Tells what became of leases that did not simply complete.
+
+    How many attempts there may be, and when the next one starts, is asked for afterwards and in the
+    background, in one call for a batch: completions cost nothing.
+
+    Args:
+        tasks: The tasks of the worker, by name.
+        ask: What the database knows of leases (`lease_outlook`).
+    """
+
+    def __init__(self, tasks: Mapping[str, Task], ask: AskOutlook) -> None:
+        self._tasks = tasks
+        self._ask = ask
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._look_at: dict[str, float] = {
+            name: 0.0
+            for name, task in tasks.items()
+            if task.max_attempts is not None or task.placement is not None
+        }
+
+    def settled(self, ended: Iterable[tuple[Claim, Outcome]], answers: Iterable[Settled]) -> None:
+        """A batch was settled; the answers are in its order."""
+        failed: list[Answered] = []
+        for (claim, how), answer in zip(ended, answers, strict=False):
+            if answer.verdict is not Verdict.OK:
+                _tell_verdict(claim, how, answer)
+            elif how.kind == "fail":
+                failed.append((claim, how, answer))
+            elif how.kind == "release":
+                _tell_release(claim, answer)
+        if failed:
+            self._begin(self._tell_failures(failed))
+
+    def started(self, claims: Iterable[Claim]) -> None:
+        """Handlers start: look now and then whether leases have the defaults of their tasks."""
+        now = asyncio.get_running_loop().time()
+        for claim in claims:
+            if self._look_at.get(claim.task_name, now) < now:
+                self._look_at[claim.task_name] = now + _LOOK_AGAIN_SECONDS
+                self._begin(self._compare(claim))
+
+    async def finish(self) -> None:
+        """Wait for the lines that are under way, for a moment."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_LAST_LINES_SECONDS)
+
+    def _begin(self, telling: Any) -> None:
+        begun = asyncio.ensure_future(telling)
+        self._under_way.add(begun)
+        begun.add_done_callback(self._under_way.discard)
+
+    async def _tell_failures(self, failed: Sequence[Answered]) -> None:
+        known = await self._known([claim.lease_id for claim, _how, _answer in failed])
+        for claim, how, answer in failed:
+            _tell_failure(claim, how, answer, known.get(claim.lease_id))
+
+    async def _known(self, lease_ids: Sequence[UUID]) -> Mapping[UUID, LeaseOutlook]:
+        """What the database knows of the first of them; nothing when it cannot be asked."""
+        try:
+            found = await self._ask(lease_ids[:_MOST_ASKED])
+        except (HwqueueError, psycopg.Error) as error:
+            _log.debug("no outlook of leases: %s", error)
+            return {}
+        return {one.lease_id: one for one in found}
+
+    async def _compare(self, claim: Claim) -> None:
+        """Warn once for a task when a lease of it was spawned without the task's defaults."""
+        one = (await self._known([claim.lease_id])).get(claim.lease_id)
+        task = self._tasks[claim.task_name]
+        if one is None or not (missing := missing_defaults(task, one)):
+            return
+        self._look_at.pop(claim.task_name, None)
+        _log.warning(
+            "lease %s of task %s was spawned without the task's defaults (%s): they are known in "
+            "Python only, where Task.spawn uses them; spawn_lease, SQL, HTTP and the command line "
+            "do not (said once for each task)",
+            claim.lease_id,
+            claim.task_name,
+            ", ".join(missing),
+            extra=fields(claim),
+        )
+
+
+def missing_defaults(task: Task, lease: LeaseOutlook) -> list[str]:
+    """Which defaults of its task a lease does not have: it was not spawned by `Task.spawn`.
+
+    Options that were given at the spawn are no defaults: they win.
+    """
+    missing = []
+    if task.placement and not lease.placement:
+        missing.append("placement")
+    is_of_queue = lease.own_max_attempts is None
+    if is_of_queue and task.max_attempts not in (None, lease.max_attempts):
+        missing.append(f"max_attempts {task.max_attempts}, it has {lease.max_attempts}")
+    return missing
+
+
+def tell_unsettled(claim: Claim, how: Outcome, why: str) -> None:
+    """A settlement was refused and dropped."""
+    failure = "" if how.kind != "fail" else f"; its handler failed: {error_line(how.error)}"
+    _log.error(
+        "lease %s of task %s: not settled, it comes back by its timeout: %s%s",
+        claim.lease_id,
+        claim.task_name,
+        why,
+        failure,
+        extra=fields(claim),
+    )
+
+
+def _tell_verdict(claim: Claim, how: Outcome, answer: Settled) -> None:
+    """What came too late. `finished` is no news unless the handler failed.
+
+    The handler settled the lease in a transaction of its own, or an answer was lost and the
+    settlement sent again.
+    """
+    is_news = answer.verdict is not Verdict.FINISHED or how.kind == "fail"
+    failure = "" if how.kind != "fail" else f"; its handler failed: {error_line(how.error)}"
+    _log.log(
+        logging.WARNING if is_news else logging.INFO,
+        "lease %s of task %s: settled too late: %s%s" if is_news else "lease %s of task %s: %s%s",
+        claim.lease_id,
+        claim.task_name,
+        answer.verdict.value if is_news else "it was settled already",
+        failure,
+        extra=fields(claim),
+    )
+
+
+def _tell_release(claim: Claim, answer: Settled) -> None:
+    is_cancelled = answer.state is LeaseState.CANCELLED
+    _log.info(
+        "lease %s of task %s %s",
+        claim.lease_id,
+        claim.task_name,
+        "is cancelled: its handler was stopped" if is_cancelled else "was handed back",
+        extra=fields(claim),
+    )
+
+
+def _tell_failure(
+    claim: Claim, how: Outcome, answer: Settled, outlook: LeaseOutlook | None
+) -> None:
+    of = "" if outlook is None else f" of {outlook.max_attempts}"
+    attempt = f"attempt {claim.attempt}{of}"
+    if answer.state is LeaseState.FAILED:
+        trace = str((how.error or {}).get("traceback", ""))
+        _log.error(
+            "lease %s of task %s is dead after %s: %s%s",
+            claim.lease_id,
+            claim.task_name,
+            attempt,
+            error_line(how.error),
+            "\n" + "\n".join(_CONTROL.sub(_escaped, line) for line in trace.splitlines())
+            if trace
+            else "",
+            extra=fields(claim),
+        )
+        return
+    _log.warning(
+        "lease %s of task %s failed, %s, %s: %s",
+        claim.lease_id,
+        claim.task_name,
+        attempt,
+        "it is cancelled" if answer.state is LeaseState.CANCELLED else _again(outlook),
+        error_line(how.error),
+        extra=fields(claim),
+    )
+
+
+def _again(outlook: LeaseOutlook | None) -> str:
+    if outlook is None:
+        return "again later"
+    seconds = 0.0 if outlook.again_in is None else outlook.again_in.total_seconds()
+    if seconds < 0.05:
+        return "again at once"
+    return f"again in {math.ceil(seconds) if seconds >= 1 else round(seconds, 1):g} s"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

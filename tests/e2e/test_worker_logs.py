@@ -1,0 +1,202 @@
+"""What a worker's log says of leases, and with which fields."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwqueue.client import AsyncClient
+from hwqueue.testing import Clock
+from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
+from tests.e2e.worker_app import picky
+from tests.e2e.worker_support import QUEUE, ended, until, worker
+
+FIVE_SECONDS = RetryPolicy(kind="fixed", base=timedelta(seconds=5), jitter=0)
+FIELDS = ("lease_id", "task", "queue", "attempt")
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(dsn) as connected:
+        await connected.create_queue(QUEUE, policy=QueuePolicy(max_attempts=3, retry=FIVE_SECONDS))
+        yield connected
+
+
+@pytest.fixture(autouse=True)
+def _everything(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
+
+
+def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[logging.LogRecord]:
+    """The records that say this."""
+    return [record for record in caplog.records if words in record.getMessage()]
+
+
+async def line(caplog: pytest.LogCaptureFixture, words: str) -> logging.LogRecord:
+    """The only record that says this, once it is there."""
+    await until(lambda: bool(lines(caplog, words)))
+    [record] = lines(caplog, words)
+    return record
+
+
+def told(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields of a record about a lease."""
+    return {name: vars(record)[name] for name in FIELDS}
+
+
+async def test_a_failed_attempt_is_a_warning(
+    client: AsyncClient, dsn: str, *, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.freeze()
+    lease_id = (await client.spawn_lease(QUEUE, "boom", None)).lease_id
+    async with worker(dsn):
+        record = await line(caplog, " failed, ")
+    expected = (
+        f"lease {lease_id} of task boom failed, attempt 1 of 3, again in 5 s: "
+        "RuntimeError: smtp down"
+    )
+    assert (record.levelno, record.getMessage()) == (logging.WARNING, expected)
+    fields = {"lease_id": str(lease_id), "task": "boom", "queue": QUEUE, "attempt": 1}
+    assert told(record) == fields
+
+
+async def test_a_dead_lease_is_an_error_with_its_traceback(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spawned = await client.spawn_lease(QUEUE, "boom", "a\nb\x1b[2J", max_attempts=1)
+    async with worker(dsn):
+        record = await line(caplog, " is dead after ")
+    first, *trace = record.getMessage().splitlines()
+    assert record.levelno == logging.ERROR
+    assert first == (
+        f"lease {spawned.lease_id} of task boom is dead after attempt 1 of 1: "
+        r"RuntimeError: a\nb\x1b[2J"
+    )
+    assert trace[0].startswith("Traceback")
+    assert "in boom" in "\n".join(trace)
+    assert "\x1b" not in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("slow", "failed, attempt 1 of 3, again in 5 s: Timeout: ran longer than"),
+        ("die", "failed, attempt 1 of 3, again in 5 s: ProcessDied: the handler's process was"),
+        ("reject", "is dead after attempt 1 of 3: Reject: no way"),
+    ],
+)
+async def test_every_way_to_fail_is_told(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture, task: str, said: str
+) -> None:
+    await client.spawn_lease(QUEUE, task, None)
+    async with worker(dsn):
+        assert told(await line(caplog, said))["task"] == task
+
+
+async def test_a_cancelled_lease_is_told(
+    client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spawned = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
+    async with worker(dsn):
+        await until((tmp_path / "started").exists)
+        await client.cancel_lease(spawned.lease_id)
+        record = await line(caplog, "is cancelled: its handler was stopped")
+    assert (record.levelno, told(record)["task"]) == (logging.INFO, "wait-async")
+
+
+@pytest.mark.parametrize(
+    ("then", "level", "said"),
+    [
+        (None, logging.INFO, "it was settled already"),
+        ("fail", logging.WARNING, "settled too late: finished; its handler failed: RuntimeError"),
+    ],
+)
+async def test_a_lease_that_its_handler_completed_is_no_warning(
+    client: AsyncClient,
+    dsn: str,
+    *,
+    caplog: pytest.LogCaptureFixture,
+    then: str | None,
+    level: int,
+    said: str,
+) -> None:
+    await client.spawn_lease(QUEUE, "settles-itself", {"dsn": dsn, "then": then})
+    async with worker(dsn):
+        record = await line(caplog, said)
+    assert record.levelno == level
+
+
+async def test_a_lease_without_its_tasks_defaults_is_told_once(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spawned = [await client.spawn_lease(QUEUE, "picky", None) for _ in range(3)]
+    async with worker(dsn):
+        record = await line(caplog, "without the task's defaults")
+        for one in spawned:
+            await ended(client, one.lease_id)
+    assert record.levelno == logging.WARNING
+    assert "(placement, max_attempts 1, it has 3)" in record.getMessage()
+    assert len(lines(caplog, "without the task's defaults")) == 1
+
+
+async def test_a_lease_with_its_tasks_defaults_is_not_told(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spawned = await picky.spawn(client, queue=QUEUE)
+    async with worker(dsn, labels={"gpu": True}):
+        await ended(client, spawned.lease_id)
+    assert lines(caplog, "without the task's defaults") == []
+
+
+async def test_a_queue_that_is_missing_alone_is_told_so(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(dsn, queues=("gone",)):
+        record = await line(caplog, 'queue "gone" does not exist')
+    assert record.getMessage().startswith("claiming nothing until there is this queue")
+
+
+async def test_a_thread_that_outlives_its_timeout_fails_and_holds_its_slot(
+    client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
+    async with worker(dsn, concurrency=1):
+        lease = await ended(client, late.lease_id)
+        assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
+        waiting = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 1})
+        await asyncio.sleep(0.2)  # ten polls
+        assert (await client.get_lease(waiting.lease_id)).state is LeaseState.PENDING
+        (tmp_path / "go").touch()
+        record = await line(caplog, "ended late, and its outcome is dropped")
+        assert (await ended(client, waiting.lease_id)).result == 2
+    assert (record.levelno, told(record)["task"]) == (logging.WARNING, "late")
+    lease = await client.get_lease(late.lease_id)
+    assert (lease.state, lease.result, len(lease.attempts)) == (LeaseState.FAILED, None, 1)
+
+
+async def test_a_late_thread_does_not_hold_up_a_stop(
+    client: AsyncClient, dsn: str, tmp_path: Path
+) -> None:
+    late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
+    async with worker(dsn, shutdown_timeout=timedelta(hours=1)) as running:
+        await ended(client, late.lease_id)
+        running.stop()
+    assert running.has_leftovers
+    (tmp_path / "go").touch()
+
+
+async def test_a_process_that_outlives_its_timeout_is_killed(
+    client: AsyncClient, dsn: str, tmp_path: Path
+) -> None:
+    late = await client.spawn_lease(
+        QUEUE, "late-process", {"folder": str(tmp_path)}, max_attempts=1
+    )
+    async with worker(dsn, cancel_grace=timedelta(milliseconds=50)):
+        lease = await ended(client, late.lease_id)
+    assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
