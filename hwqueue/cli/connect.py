@@ -37,7 +37,7 @@ def named_database(ctx: typer.Context) -> Named | None:
         (os.environ.get("HWQUEUE_DSN"), "HWQUEUE_DSN"),
     ):
         if dsn is not None:
-            return Named(_checked(dsn, origin), origin)
+            return Named(checked_dsn(dsn, origin), origin)
     for variable in _LIBPQ:
         if os.environ.get(variable):
             # libpq reads the variables itself
@@ -87,7 +87,7 @@ def _user() -> str | None:
         return None
 
 
-def _checked(dsn: str, origin: str) -> str:
+def checked_dsn(dsn: str, origin: str) -> str:
     """Refuse what names no database.
 
     Empty is most often a variable of a script that was never set. Taking the embedded server

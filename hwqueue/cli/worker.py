@@ -5,12 +5,12 @@ import logging
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hwqueue.app import App
-from hwqueue.cli.connect import connection_string, named_database
+from hwqueue.cli.connect import checked_dsn, connection_string, named_database
 from hwqueue.cli.inputs import identifier, json_object, span
 from hwqueue.errors import ConfigError
 from hwqueue.types.base import given
@@ -97,9 +97,22 @@ PruneInterval = Annotated[
 NodeId = Annotated[
     str | None, typer.Option("--node-id", help="Id of the node; made from its name if left out.")
 ]
-ListenDsn = Annotated[
-    str | None,
-    typer.Option("--listen-dsn", help="Direct connection for LISTEN, if --dsn is a pooler's."),
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        envvar="HWQUEUE_LISTEN",
+        show_envvar=True,
+        help="Where to LISTEN for new work: auto (at --dsn), off, or a direct connection if --dsn "
+        "is a pooler's.",
+    ),
+]
+PassEnv = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pass-env",
+        help="Variable that handlers in processes get although it is PG* or HWQUEUE_*; repeatable.",
+    ),
 ]
 
 
@@ -129,7 +142,8 @@ def run(
     reap_interval: ReapInterval = "10s",
     prune_interval: PruneInterval = "1m",
     node_id: NodeId = None,
-    listen_dsn: ListenDsn = None,
+    listen: Listen = "auto",
+    pass_env: PassEnv = None,
 ) -> None:
     """Register this machine as a node and run its leases until SIGTERM or Ctrl-C.
 
@@ -138,7 +152,9 @@ def run(
     """
     loaded = load_app(app_name)
     settings = WorkerSettings(
-        **_connections(ctx, listen_dsn),
+        dsn=_database(ctx),
+        listen=_checked_listen(listen),
+        pass_environment=tuple(pass_env or ()),
         labels=json_object(tags, "--tags"),
         rack=rack,
         detect=not no_detect,
@@ -165,15 +181,16 @@ def run(
     raise typer.Exit(run_worker(loaded, settings))
 
 
-def _connections(ctx: typer.Context, listen_dsn: str | None) -> dict[str, Any]:
-    """The settings `dsn` and `listen_dsn`."""
+def _database(ctx: typer.Context) -> str:
+    """The connection string. The worker checks one that was named, and waits while it is away."""
     named = named_database(ctx)
-    if named is not None:
-        # The worker checks it by itself, and waits for it while it is away.
-        return {"dsn": named.dsn, "listen_dsn": listen_dsn}
-    dsn = connection_string(ctx)
-    # The embedded server has no pooler in front of it, so LISTEN works on the same address.
-    return {"dsn": dsn, "listen_dsn": listen_dsn or dsn}
+    return connection_string(ctx) if named is None else named.dsn
+
+
+def _checked_listen(listen: str) -> str:
+    if listen not in ("auto", "off"):
+        checked_dsn(listen, "--listen")
+    return listen
 
 
 def _span_or_never(text: str, name: str) -> timedelta | None:

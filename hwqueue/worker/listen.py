@@ -1,7 +1,7 @@
 """LISTEN, so that an idle worker hears of new work before its next poll.
 
-A notification is a hint and may be lost: polling is the truth. LISTEN needs a direct connection;
-through PgBouncer in transaction mode it silently hears nothing.
+A notification is a hint and may be lost: polling is the truth. Through PgBouncer in transaction
+mode LISTEN succeeds and hears nothing, so a worker first sends a notification to itself.
 
 Any login of the database may NOTIFY, and hear what others send. So payloads are digests that the
 database makes of queues for who may work on them, others are passed over, and wake-ups have a rate.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from uuid import uuid4
 
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
@@ -26,6 +27,8 @@ _Subscription = tuple[psycopg.AsyncConnection, frozenset[str]]
 CHANNEL = "hwqueue"
 _BURST = 20  # wake-ups at once, after a quiet time
 _PER_SECOND = 20.0
+_ANSWER_SECONDS = 5.0
+_TRY_AGAIN_SECONDS = 300.0
 
 
 class WakeUps:
@@ -83,7 +86,8 @@ async def listen(
 ) -> None:
     """Call `on_work` when one of the queues has new work; reconnect for ever.
 
-    Runs until it is cancelled. While there is no connection the worker polls.
+    Runs until it is cancelled. While there is no connection, or one that hears nothing, the worker
+    polls.
 
     SQL: wake_payloads.
     """
@@ -93,33 +97,72 @@ async def listen(
         before_sleep=_log_failure,
     )
     wake_ups = WakeUps(on_work)
+    is_told = False
     try:
         while True:
-            subscribed: _Subscription = await connecting(_subscribe, conninfo, shard, queues)
-            connection, wanted = subscribed
-            _log.info("listening for new work")
-            on_work()  # something may have come while nobody listened
-            try:
-                async with connection:
-                    async for notification in connection.notifies():
-                        if notification.payload in wanted:
-                            wake_ups.wake()
-            except psycopg.Error as error:
-                _log.warning("LISTEN was cut off, polling until it is back: %s", error)
+            subscribed: _Subscription | None = await connecting(_subscribe, conninfo, shard, queues)
+            if subscribed is not None:
+                await _follow(subscribed, on_work, wake_ups)
+                continue
+            if not is_told:
+                _log.warning(
+                    "LISTEN hears nothing on this connection, polling instead: a pooler such as "
+                    "PgBouncer in transaction mode swallows notifications; give a direct "
+                    "connection with --listen, or say --listen off"
+                )
+                is_told = True
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
     finally:
         wake_ups.close()
 
 
-async def _subscribe(conninfo: str, shard: int, queues: Collection[str]) -> _Subscription:
-    """Listen to what the queues' notifications carry."""
-    connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+async def _follow(
+    subscribed: _Subscription, on_work: Callable[[], None], wake_ups: WakeUps
+) -> None:
+    """Pass wake-ups on until the connection is lost."""
+    connection, wanted = subscribed
+    _log.info("listening for new work")
+    on_work()  # something may have come while nobody listened
     try:
+        async with connection:
+            async for notification in connection.notifies():
+                if notification.payload in wanted:
+                    wake_ups.wake()
+    except psycopg.Error as error:
+        _log.warning("LISTEN was cut off, polling until it is back: %s", error)
+
+
+async def _subscribe(conninfo: str, shard: int, queues: Collection[str]) -> _Subscription | None:
+    """Listen to what the queues' notifications carry; None: nothing comes through."""
+    connection = await _connect(conninfo)
+    try:
+        if not await _hears(connection, conninfo):
+            await connection.close()
+            return None
         payloads = await AsyncClient.on(connection).wake_payloads(list(queues), shard=shard)
         await connection.execute(f"listen {CHANNEL}")
     except BaseException:
         await connection.close()
         raise
     return connection, frozenset(wake.payload for wake in payloads)
+
+
+async def _connect(conninfo: str) -> psycopg.AsyncConnection:
+    return await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+
+
+async def _hears(connection: psycopg.AsyncConnection, conninfo: str) -> bool:
+    """Whether it hears what another connection says, on a channel that nobody else listens to."""
+    channel = f"hwqueue_{uuid4().hex}"
+    await connection.execute(f"listen {channel}")
+    async with await _connect(conninfo) as other:
+        await other.execute("select pg_catalog.pg_notify(%s, '')", [channel])
+    heard = [
+        notification
+        async for notification in connection.notifies(timeout=_ANSWER_SECONDS, stop_after=1)
+    ]
+    await connection.execute(f"unlisten {channel}")
+    return bool(heard)
 
 
 def _log_failure(state: RetryCallState) -> None:

@@ -26,6 +26,10 @@ from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 
 _STANDARD_OUTPUT = 1
+_CREDENTIALS = ("PG", "HWQUEUE_")
+# No queue keeps a result of such a size; the worker must not hold it either.
+_MOST_REPORTED_BYTES = 100 * 1024 * 1024
+_PARSED_AT_ONCE_BYTES = 1024 * 1024
 # A process that has left the group may hold the pipe open after a child that died unreported.
 _LAST_WORDS_SECONDS = 1.0
 
@@ -72,13 +76,23 @@ def _locate(task: Task) -> tuple[str, bool]:
     return str(Path(main.__file__ or "").resolve()), True
 
 
-def environment_for(claim: Claim, gpu_names: tuple[str, ...]) -> dict[str, str]:
+def environment_for(
+    claim: Claim, gpu_names: tuple[str, ...], passed: tuple[str, ...] = ()
+) -> dict[str, str]:
     """The child's environment: the parent's, narrowed to the GPUs of the assignment.
+
+    Without what may hold the worker's credentials (`PG*`, `HWQUEUE_*`), but for those `passed`: a
+    handler has no need of them. This keeps nothing from code that looks for it on purpose: the
+    child runs as the worker's user.
 
     On a node that declares GPUs a lease sees its own and no other, none if it asked for none. On
     any other node `CUDA_VISIBLE_DEVICES` stays as it is.
     """
-    environment = dict(os.environ)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in passed or not name.startswith(_CREDENTIALS)
+    }
     if gpu_names:
         given = claim.assignment.gpus if claim.assignment else ()
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_names[gpu.index] for gpu in given)
@@ -130,17 +144,38 @@ class _Child(asyncio.SubprocessProtocol):
     Attributes:
         exited: Set when the process has ended.
         told: Set when its report is there, or none can come any more.
+        size: Bytes of the report, as it says in its first eight; None: not known yet.
     """
 
     def __init__(self) -> None:
         self.exited = asyncio.Event()
         self.told = asyncio.Event()
+        self.size: int | None = None
         self._received = bytearray()
+        self._transport: asyncio.SubprocessTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The child was started."""
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether its report is larger than the worker takes; then it was killed."""
+        return self.size is not None and self.size > _MOST_REPORTED_BYTES
 
     def pipe_data_received(self, _descriptor: int, data: bytes) -> None:
-        """Part of the report."""
+        """Part of the report; what comes after it is not."""
+        if self.told.is_set():
+            return
         self._received += data
-        if self.report() is not None:
+        if self.size is None and len(self._received) >= 8:
+            self.size = int.from_bytes(self._received[:8], "big")
+            del self._received[:8]
+        if self.is_too_large:
+            self.told.set()
+            _send_to_group(self._transport, signal.SIGKILL)
+        elif self.size is not None and len(self._received) >= self.size:
             self.told.set()
 
     def pipe_connection_lost(self, descriptor: int, _error: Exception | None) -> None:
@@ -154,10 +189,9 @@ class _Child(asyncio.SubprocessProtocol):
 
     def report(self) -> bytes | None:
         """The report, once all of it is there."""
-        size, text = int.from_bytes(self._received[:8], "big"), self._received[8:]
-        if len(self._received) < 8 or len(text) < size:
+        if self.size is None or len(self._received) < self.size:
             return None
-        return bytes(text[:size])
+        return bytes(self._received[: self.size])
 
 
 async def _talk(
@@ -173,7 +207,11 @@ async def _talk(
         async with asyncio.timeout(_LAST_WORDS_SECONDS):
             await child.told.wait()
     transport.close()
+    if child.is_too_large:
+        return _too_large(child.size)
     report = child.report()
+    if report and len(report) > _PARSED_AT_ONCE_BYTES:
+        return await asyncio.to_thread(Outcome.from_json, report)
     return Outcome.from_json(report) if report else None
 
 
@@ -203,6 +241,14 @@ def _send_to_group(transport: asyncio.SubprocessTransport, number: signal.Signal
     # The child leads its own session, hence its own group, which lives on without it.
     with suppress(ProcessLookupError, PermissionError):  # empty; on macOS: nothing but zombies
         os.killpg(transport.get_pid(), number)
+
+
+def _too_large(size: int | None) -> Outcome:
+    return outcome.failure(
+        "ResultRefused",
+        f"the handler's process reported {size} bytes, more than {_MOST_REPORTED_BYTES}",
+        retry=False,
+    )
 
 
 def _died(returncode: int | None) -> Outcome:

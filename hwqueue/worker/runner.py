@@ -103,6 +103,7 @@ class Runner:
         now: Ends that grace when set.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
         extend_claim: Extends the claim of one lease.
+        pass_environment: What child processes get of the worker's own variables.
 
     Attributes:
         wake: Set whenever a handler has ended.
@@ -117,6 +118,7 @@ class Runner:
         now: asyncio.Event,
         gpu_names: tuple[str, ...],
         extend_claim: ExtendClaim,
+        pass_environment: tuple[str, ...] = (),
     ) -> None:
         self.wake = asyncio.Event()
         self._app = app
@@ -125,6 +127,7 @@ class Runner:
         self._now = now
         self._gpu_names = gpu_names
         self._extend_claim = extend_claim
+        self._pass_environment = pass_environment
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="hwqueue-handler")
         self._running: dict[int, Execution] = {}
@@ -300,7 +303,7 @@ class Runner:
         claim, task = execution.claim, execution.task
         return await process.run_in_process(
             process.job_for(task, claim),
-            process.environment_for(claim, self._gpu_names),
+            process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,
         )

@@ -110,6 +110,7 @@ class Worker:
             now=shutdown.now,
             gpu_names=node.gpu_names,
             extend_claim=session.extend,
+            pass_environment=settings.pass_environment,
         )
         with shutdown.on_signals() if handle_signals else nullcontext():
             try:
@@ -205,11 +206,11 @@ class Worker:
     async def _listen(self, runner: Runner) -> None:
         """Wake the claim loop by LISTEN, where there is a connection for it."""
         settings = self._settings
-        if settings.listen_dsn is None:
-            _log.info("no listen_dsn: polling every %s", settings.poll_interval)
+        if settings.listen == "off":
+            _log.info("not listening: polling every %s", settings.poll_interval)
             await asyncio.Event().wait()
         else:
-            conninfo = _careful(settings.listen_dsn)
+            conninfo = _careful(settings.dsn if settings.listen == "auto" else settings.listen)
             await listen(conninfo, settings.shard, settings.queues, runner.wake.set)
 
     def _longest_heartbeat_wait(self) -> timedelta:

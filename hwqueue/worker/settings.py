@@ -26,8 +26,9 @@ class WorkerSettings:
     Attributes:
         dsn: Connection string of the database, which may point at PgBouncer in transaction mode;
             empty: the `PG*` variables.
-        listen_dsn: A direct connection for LISTEN, which PgBouncer swallows silently. None: the
-            worker polls. A notification only shortens a wait.
+        listen: Where to LISTEN for new work, which only shortens waits, on one connection more.
+            "auto": at `dsn`, if notifications come through; else the worker says so and polls.
+            "off": nowhere. Else the connection string of a direct connection.
         queues: Queues to claim from, in no order; at least one.
         name: The node's name, unique in the database, at most 253 characters. One live worker per
             name: a second one supersedes the first.
@@ -64,6 +65,8 @@ class WorkerSettings:
         shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left
             behind (thread), 0 to 1 h.
+        pass_environment: Names of environment variables that handlers in child processes get
+            although they may hold the worker's credentials (`PG*`, `HWQUEUE_*`).
         shard: The shard that the node lives in, >= 0.
 
     Raises:
@@ -71,7 +74,7 @@ class WorkerSettings:
     """
 
     dsn: str
-    listen_dsn: str | None = None
+    listen: str = "auto"
     queues: tuple[str, ...] = ("default",)
     name: str = field(default_factory=socket.gethostname)
     node_id: UUID | None = None
@@ -93,6 +96,7 @@ class WorkerSettings:
     prune_interval: timedelta | None = timedelta(minutes=1)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     cancel_grace: timedelta = timedelta(seconds=5)
+    pass_environment: tuple[str, ...] = ()
     shard: int = 0
 
     def __post_init__(self) -> None:

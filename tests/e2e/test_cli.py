@@ -290,7 +290,7 @@ def test_a_worker_process_runs_a_lease_and_stops_on_sigterm(
     command = (
         *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
         *("worker", "run", "--app", "tasks:app", "--queue", "sums", "--name", "box-1"),
-        *("--tags", '{"gpu": true, "region": "us-east"}', "--no-detect", "--listen-dsn", dsn),
+        *("--tags", '{"gpu": true, "region": "us-east"}', "--no-detect", "--listen", "auto"),
     )
     worker = subprocess.Popen(command, cwd=tmp_path)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import socket
@@ -22,6 +23,7 @@ from hwqueue import Worker
 from hwqueue.client import AsyncClient
 from hwqueue.errors import SchemaTooOld
 from hwqueue.types import Heartbeat, LeaseState, SettledAndClaimed
+from hwqueue.worker import listen as listening
 from hwqueue.worker import queues
 from tests.e2e.worker_app import app
 from tests.e2e.worker_support import QUEUE, ended, settings, until, wait_until, worker
@@ -81,21 +83,63 @@ async def test_a_read_only_server_is_left_for_a_writable_one(
             assert (await ended(fresh, added.lease_id)).result == 3
 
 
+@pytest.mark.parametrize("listen", ["auto", "{dsn}"])
 async def test_a_notification_ends_the_wait(
-    client: AsyncClient, dsn: str, conn: psycopg.Connection
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, listen: str
 ) -> None:
     never = timedelta(hours=1)
-    async with worker(dsn, listen_dsn=dsn, poll_interval=never):
+    async with worker(dsn, listen=listen.format(dsn=dsn), poll_interval=never):
         await until(lambda: conn.execute(IDLE_AND_LISTENING).fetchone() is not None)
         for number in range(3):  # the worker has found nothing before each of them
             spawned = await client.spawn_lease(QUEUE, "add", {"a": number, "b": 0})
             assert (await ended(client, spawned.lease_id)).result == number
 
 
+async def test_a_listener_that_is_cut_off_listens_again(
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
+    async with worker(dsn, listen="auto"):
+        await until(lambda: "listening for new work" in caplog.text)
+        conn.execute(CUT)
+        await until(lambda: caplog.text.count("listening for new work") == 2)
+    assert "LISTEN was cut off, polling until it is back" in caplog.text
+
+
+async def test_a_listener_behind_a_pooler_says_once_that_it_hears_nothing(
+    bouncer: str,
+    client: AsyncClient,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(listening, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(listening, "_TRY_AGAIN_SECONDS", 0.01)
+    tries = count_calls(monkeypatch, listening, "_hears")
+    async with worker(bouncer, listen="auto"):
+        await until(lambda: len(tries) > 1)
+        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+        assert (await ended(client, spawned.lease_id)).result == 3
+    assert caplog.text.count("LISTEN hears nothing on this connection") == 1
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """What a function of a module answered, so far."""
+    answers: list[Any] = []
+    called = getattr(module, name)
+
+    async def counted(*arguments: Any) -> Any:
+        answers.append(await called(*arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(module, name, counted)
+    return answers
+
+
 async def test_without_listen_the_worker_polls(
     client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with worker(dsn, listen_dsn="host=127.0.0.1 port=1"):
+    async with worker(dsn, listen="host=127.0.0.1 port=1"):
         await until(lambda: "cannot LISTEN, polling instead" in caplog.text)
         spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
         assert (await ended(client, spawned.lease_id)).result == 3
@@ -233,7 +277,7 @@ async def test_workers_run_through_pgbouncer_in_transaction_mode(
         batch = [{"task": "add", "params": {"a": number, "b": 0}} for number in range(100)]
         spawned = await producer.spawn_leases(QUEUE, batch)
         # Two workers on two server connections, so that each of them meets the other's.
-        async with worker(bouncer, listen_dsn=dsn), worker(bouncer, name="node-2"):
+        async with worker(bouncer, listen=dsn), worker(bouncer, name="node-2"):
             leases = await asyncio.gather(*(ended(producer, one.lease_id) for one in spawned))
     assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
     assert {lease.attempt for lease in leases} == {1}

@@ -31,6 +31,7 @@ def settings(dsn: str, **changes: Any) -> WorkerSettings:
         "queues": (QUEUE,),
         "name": "node-1",
         "detect": False,
+        "listen": "off",
         "poll_interval": timedelta(milliseconds=20),
         "heartbeat_interval": timedelta(milliseconds=100),
         "reap_interval": None,

@@ -51,6 +51,22 @@ def test_spans_and_the_id_are_settings(started: list[WorkerSettings]) -> None:
     assert settings.effective_node_id == UUID(NODE)
 
 
+@pytest.mark.parametrize("listen", ["auto", "off", "host=direct dbname=x"])
+def test_where_to_listen(
+    started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch, listen: str
+) -> None:
+    assert run(f"--listen={listen}", "--pass-env=PGAPPNAME") == 0
+    monkeypatch.setenv("HWQUEUE_LISTEN", listen)
+    assert run() == 0
+    assert [settings.listen for settings in started] == [listen, listen]
+    assert [settings.pass_environment for settings in started] == [("PGAPPNAME",), ()]
+
+
+def test_a_wrong_place_to_listen_is_refused(started: list[WorkerSettings]) -> None:
+    assert run("--listen=no place") == 2
+    assert started == []
+
+
 def test_left_out_they_are_the_defaults(started: list[WorkerSettings]) -> None:
     assert run("--name=n") == 0
     [settings] = started

@@ -18,6 +18,7 @@ import pytest
 
 from hwqueue.app import App
 from hwqueue.types import AssignedGpu, Assignment, Claim
+from hwqueue.worker import process
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.process import environment_for, job_for, run_in_process
 from tests.unit.process_handlers import app
@@ -88,6 +89,59 @@ def test_without_gpus_of_its_own_a_lease_sees_none(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     assert environment_for(claim("see"), ("GPU-a",))["CUDA_VISIBLE_DEVICES"] == ""
     assert environment_for(claim("see"), ())["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+def test_the_workers_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = (
+        "PGPASSWORD",
+        "PGPASSFILE",
+        "PGSERVICEFILE",
+        "PGHOST",
+        "HWQUEUE_DSN",
+        "HWQUEUE_LISTEN",
+    )
+    for name in (*hidden, "HOME_OF_THE_TEST"):
+        monkeypatch.setenv(name, "secret")
+    seen = environment_for(claim("see"), ())
+    assert [name for name in hidden if name in seen] == []
+    assert seen["HOME_OF_THE_TEST"] == "secret"
+    assert "PATH" in seen
+    passed = environment_for(claim("see"), (), ("HWQUEUE_DSN",))
+    assert [name for name in hidden if name in passed] == ["HWQUEUE_DSN"]
+
+
+def test_a_report_in_many_pieces_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    child, looks = process._Child(), []
+    whole = process._Child.report
+
+    def counted(self: process._Child) -> bytes | None:
+        looks.append(self)
+        return whole(self)
+
+    monkeypatch.setattr(process._Child, "report", counted)
+    text = b"x" * 100_000
+    sent = len(text).to_bytes(8, "big") + text + b"what a copy of the process wrote after it"
+    for start in range(0, len(sent), 7):
+        assert child.told.is_set() is (start >= 8 + len(text))
+        child.pipe_data_received(1, sent[start : start + 7])
+    assert child.told.is_set()
+    assert looks == []
+    assert child.report() == text
+
+
+async def test_a_report_that_is_too_large_kills_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_MOST_REPORTED_BYTES", 100_000)
+    ended = await run(claim("see", "x" * 3_000_000))
+    assert ended.error is not None
+    assert (ended.error["type"], ended.retry) == ("ResultRefused", False)
+    assert "more than 100000" in ended.error["message"]
+
+
+async def test_a_large_report_comes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_PARSED_AT_ONCE_BYTES", 100)
+    assert (await run(claim("see", "x" * 1000))).result["params"] == "x" * 1000
 
 
 @pytest.mark.parametrize(
