@@ -102,12 +102,18 @@ def assert_spawned(
     """
     listed = client.list_leases(queue=queue, task=task, limit=1000)
     leases = [client.get_lease(lease.lease_id) for lease in listed]
-    wanted = params or {}
-    found = [lease for lease in leases if wanted.items() <= lease.params.items()]
+    found = [lease for lease in leases if params is None or _contains(lease.params, params)]
     if len(found) != count:
         seen = [lease.params for lease in leases]
         raise AssertionError(
-            f"expected {count} of task {task!r} with {dict(wanted)} in queue {queue!r}, "
+            f"expected {count} of task {task!r} with {dict(params or {})} in queue {queue!r}, "
             f"found {len(found)}; all of the task: {seen}"
         )
     return found
+
+
+def _contains(found: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether it is an object with these members."""
+    return isinstance(found, Mapping) and all(
+        key in found and found[key] == value for key, value in wanted.items()
+    )

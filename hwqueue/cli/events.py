@@ -192,7 +192,7 @@ def _print(ctx: typer.Context, console: Console, event: Event) -> None:
         "  ",
         (cell(event.actor).plain, "cyan"),
         "  ",
-        cell(event.message).plain.replace("\n", " "),
+        cell(event.message.replace("\n", " ")).plain,
         (f"  {cell(_subject(event)).plain}", "dim"),
     )
     if console.is_terminal:

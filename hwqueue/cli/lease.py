@@ -1,6 +1,9 @@
 """hwqueue lease: spawn work, look at it, cancel it, run it again."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -10,7 +13,6 @@ from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pair
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows
 from hwqueue.cli.spans import short
-from hwqueue.client import Client
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.types import Lease, LeaseEvent, LeaseState, LeaseSummary, SpawnOptions
 
@@ -152,13 +154,11 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="Kept with the lease.")] = None,
 ) -> None:
     """Cancel leases; of a running one its worker is asked to stop."""
-    ids = [identifier(text, "LEASE_IDS") for text in lease_ids]
     with open_client(ctx) as client:
-        rows = [
-            {"lease_id": lease_id, "state": client.cancel_lease(lease_id, reason=reason)}
-            for lease_id in ids
-        ]
+        rows, problems = _one_by_one(lease_ids, partial(client.cancel_lease, reason=reason))
     show_rows(ctx, rows)
+    if problems:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command(epilog="Example: hwqueue lease requeue --failed renders --task draw")
@@ -185,24 +185,27 @@ def requeue(
             count = client.requeue_failed(failed, task=task, limit=limit)
             show_one(ctx, {"requeued": count})
             return
-        rows, problems = _requeue(client, lease_ids or [])
+        rows, problems = _one_by_one(lease_ids or [], client.requeue_lease)
     show_rows(ctx, rows)
     if problems:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _requeue(client: Client, lease_ids: list[str]) -> tuple[list[dict[str, object]], int]:
-    """Requeue one by one, so that a lease that cannot be requeued does not hold back the others."""
+def _one_by_one(
+    lease_ids: list[str], call: Callable[[UUID], object]
+) -> tuple[list[dict[str, object]], int]:
+    """Call it for each, so that one that is refused does not hold back the others.
+
+    A refusal of the only one is raised. Returns: a row for each, and how many were refused.
+    """
     ids = [identifier(text, "LEASE_IDS") for text in lease_ids]
     if len(ids) == 1:
-        return [{"lease_id": ids[0], "state": client.requeue_lease(ids[0])}], 0
+        return [{"lease_id": ids[0], "state": call(ids[0])}], 0
     rows: list[dict[str, object]] = []
     problems = 0
     for lease_id in ids:
         try:
-            rows.append(
-                {"lease_id": lease_id, "state": client.requeue_lease(lease_id), "error": None}
-            )
+            rows.append({"lease_id": lease_id, "state": call(lease_id), "error": None})
         except LeaseError as error:
             problems += 1
             rows.append({"lease_id": lease_id, "state": None, "error": str(error)})

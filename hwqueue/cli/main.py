@@ -132,7 +132,10 @@ def main(
 ) -> None:
     """Hold the global options for the sub-command."""
     ctx.obj = Options(dsn=dsn, json=json, verbose=verbose)
-    logging.basicConfig(level=logging.INFO if options_of(ctx).verbose else logging.WARNING)
+    logging.basicConfig(
+        level=logging.INFO if options_of(ctx).verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
 
 
 for _name, _group in GROUPS:

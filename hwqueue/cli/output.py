@@ -58,10 +58,13 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
 
 Row = Mapping[str, object]
 
-# Characters that move a terminal's cursor or change its colours, as Python spells them.
+# Characters that move a cursor, change colours or the order of text, or begin a line, as Python
+# spells them: what users wrote must not look like output of ours, on a terminal or in a pipe.
 _CONTROLS = {
-    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
+_CONTROLS_IN_TEXT = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 
 
 def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing to show") -> None:
@@ -76,7 +79,7 @@ def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing 
             table.add_row(*map(cell, row.values()))
         Console().print(table)
     else:
-        _print_aligned([list(rows[0]), *(list(map(_text, row.values())) for row in rows)])
+        _print_aligned([list(rows[0]), *(list(map(plain_text, row.values())) for row in rows)])
 
 
 def show_one(ctx: typer.Context, facts: Row) -> None:
@@ -89,11 +92,11 @@ def show_one(ctx: typer.Context, facts: Row) -> None:
             table.add_row(Text(_heading(name), style="bold"), cell(value))
         Console().print(table)
     else:
-        _print_aligned([[name, _text(value)] for name, value in facts.items()])
+        _print_aligned([[name, plain_text(value)] for name, value in facts.items()])
 
 
 def cell(value: object) -> Text:
-    """A cell of a table on a terminal. What users wrote is no markup and moves no cursor."""
+    """A cell of a table on a terminal. What users wrote is no markup, in one line."""
     return Text(plain_text(value))
 
 
@@ -105,7 +108,7 @@ def plain_text(value: object) -> str:
 def say(ctx: typer.Context, message: str) -> None:
     """Tell a person something; on stderr, so that it is never taken for data."""
     if not options_of(ctx).json:
-        typer.echo(message, err=True)
+        typer.echo(message.translate(_CONTROLS_IN_TEXT), err=True)
 
 
 def to_json(value: object) -> str:
@@ -127,9 +130,9 @@ def report_error(error: Exception, options: Options) -> ExitCode:
         content = {"error": message, "sqlstate": sqlstate, "detail": detail, "hint": hint}
         typer.echo(to_json(content), err=True)
     else:
-        typer.echo(f"error: {message}", err=True)
+        typer.echo(_indented(f"error: {message}"), err=True)
         if hint:
-            typer.echo(f"hint: {hint}", err=True)
+            typer.echo(_indented(f"hint: {hint}"), err=True)
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
             return code
@@ -159,6 +162,11 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"
     return str(error) or type(error).__name__, hint, None, None
+
+
+def _indented(text: str) -> str:
+    """Text of several lines, of which only the first begins at the margin."""
+    return text.translate(_CONTROLS_IN_TEXT).replace("\n", "\n  ")
 
 
 def _print_aligned(lines: list[list[str]]) -> None:

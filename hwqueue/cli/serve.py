@@ -6,7 +6,7 @@ import typer
 
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.inputs import span
-from hwqueue.cli.output import say
+from hwqueue.cli.output import ExitCode, say
 from hwqueue.errors import ConfigError
 
 EXAMPLE = "hwqueue serve --host 0.0.0.0 --port 8080 --auth tokens"
@@ -145,4 +145,7 @@ def _run(ctx: typer.Context, **options: Any) -> None:
         say(ctx, "nobody is asked who they are: whoever gets here is an admin")
     say(ctx, f"http://{settings.host}:{settings.port}/ is the dashboard")
     say(ctx, f"http://{settings.host}:{settings.port}/api/v1/openapi.json describes the API")
-    run(settings)
+    try:
+        run(settings)
+    except SystemExit as left:  # of uvicorn, which has said why; its codes are not ours
+        raise typer.Exit(ExitCode.FAILED if left.code else ExitCode.OK) from left

@@ -70,6 +70,24 @@ HOSTILE = "[/bold] [red]x \x1b[2J\x9b0m :smile: [not closed"
 READABLE = "[/bold] [red]x \\x1b[2J\\x9b0m :smile: [not closed"
 
 
+def test_what_users_wrote_begins_no_line_in_a_pipe() -> None:
+    reason = "done\nFAKE LINE\x1b]0;pwned\x07\tand \u202ereversed"
+    escaped = r"done\nFAKE LINE\x1b]0;pwned\x07\tand \u202ereversed"
+    rows: list[dict[str, object]] = [{"reason": reason, "state": "cancelled"}]
+    heading, row = rows_printed(rows, Options()).splitlines()
+    assert heading.split() == ["reason", "state"]
+    assert row == f"{escaped}  cancelled"
+    assert json.loads(rows_printed(rows, Options(json=True)))[0]["reason"] == reason
+    assert str(output.cell(reason)) == escaped
+
+
+def test_an_error_of_several_lines_has_one_at_the_margin(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report_error(errors.BadArgument("no\nerror: FAKE\x1b[2J", hint="a\nb"), Options())
+    assert capsys.readouterr().err == "error: no\n  error: FAKE\\x1b[2J\nhint: a\n  b\n"
+
+
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, command: Callable[..., None]) -> str:
     """What a command prints on a wide terminal without colours."""
     monkeypatch.setattr(

@@ -80,6 +80,19 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> N
     assert again == {"requeued": 0}
 
 
+def test_one_that_cannot_be_cancelled_holds_back_no_other(
+    cli: Cli, shown: Callable[..., Any]
+) -> None:
+    cli("queue", "create", "renders")
+    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
+    unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
+    result = cli("lease", "cancel", ids[0], unknown, ids[1], "--json", code=1)
+    rows = json.loads(result.stdout)
+    assert [row["state"] for row in rows] == ["cancelled", None, "cancelled"]
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert [shown("lease", "show", lease_id)["state"] for lease_id in ids] == ["cancelled"] * 2
+
+
 def test_delayed_leases_are_scheduled(cli: Cli, shown: Callable[..., Any]) -> None:
     cli("queue", "create", "renders")
     assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"

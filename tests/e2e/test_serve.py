@@ -173,3 +173,11 @@ def test_elsewhere_than_on_this_machine_callers_need_a_token(dsn: str) -> None:
 )
 def test_options_that_do_not_fit(dsn: str, options: list[str]) -> None:
     cli(dsn, "serve", *options, code=2)
+
+
+def test_a_taken_port_is_no_missing_thing(dsn: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = ["--dsn", dsn, "serve", "--no-auth", "--port", str(port)]
+        result = CliRunner().invoke(app, line)
+    assert result.exit_code == 1
