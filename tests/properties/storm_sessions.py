@@ -61,6 +61,8 @@ class Storm:
     specs: dict[UUID, Options] = field(default_factory=dict)
     instances: Counter[UUID] = field(default_factory=Counter)
     held: dict[UUID, dict[UUID, Row]] = field(default_factory=dict)
+    moves: int = 0  # how often the database has been copied
+    generation: int = 0  # of the newest claim token before that
     kinds: list[Options] = field(default_factory=list)
     spawned: list[UUID] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
@@ -75,6 +77,17 @@ class Storm:
         conn = psycopg.connect(self.dsn, autocommit=True, options=options)
         stamp(conn)
         return conn
+
+    def move(self, dsn: str) -> None:
+        """Go on with a copy of the database, in which nothing is held yet."""
+        with psycopg.connect(self.dsn) as conn:
+            row = conn.execute("select max(claim_token) >> 40 from hwqueue.claim").fetchone()
+        self.generation = (row[0] if row else None) or self.generation
+        self.dsn = dsn
+        self.moves += 1
+        self.is_over.clear()
+        for claims in self.held.values():
+            claims.clear()
 
     def report(self, wrong: list[str]) -> None:
         """Stop the storm if something is wrong."""
@@ -100,7 +113,7 @@ class Session:
 
     def __init__(self, storm: Storm, number: int) -> None:
         self.storm = storm
-        self.choose = Random(f"{storm.seed}-{number}")
+        self.choose = Random(f"{storm.seed}-{number}-{storm.moves}")
         self.closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -187,6 +200,8 @@ class Session:
         with self.storm.lock:
             self.storm.held[node].update((row["lease_id"], row) for row in rows)
             self.storm.done["granted"] += len(rows)
+        old = [row for row in rows if row["claim_token"] >> 40 <= self.storm.generation]
+        self.storm.report([f"{row} has a token of before the copy" for row in old])
         if rows:
             seen = look(self.conn, verify=False)
             self.storm.report(faults(seen, self.storm.specs, verify=False))

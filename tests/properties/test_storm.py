@@ -12,6 +12,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -48,15 +49,20 @@ def test_storm_of_names(dsn: str) -> None:
     blow(Storm(dsn, SEED, steps=100, naming=0.4))
 
 
+def test_storm_that_goes_on_in_a_copy(server_dsn: str, dsn: str) -> None:
+    """A database is copied, as a restore does; nodes and producers go on with the copy."""
+    move_and_blow(server_dsn, Storm(dsn, SEED, steps=100))
+
+
 @pytest.mark.slow
 def test_long_storm(server_dsn: str, template: str) -> None:
-    """As many storms as there is time for, each in a database of its own."""
+    """As many storms as there is time for, each in a database of its own, or going on in a copy."""
     ends = monotonic() + float(os.environ.get("HWQUEUE_STORM_SECONDS", "60"))
     seed = SEED
     while seed == SEED or monotonic() < ends:
         with fresh_database(server_dsn, template) as dsn:
             storm = Storm(dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0))
-            blow(storm)
+            blow(storm) if seed % 4 else move_and_blow(server_dsn, storm)
         print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
         seed += 1
 
@@ -65,20 +71,37 @@ def blow(storm: Storm) -> None:
     """Let all sessions loose; then the wind drops, and whatever may run is run."""
     with psycopg.connect(storm.dsn, autocommit=True) as conn:
         prepare(conn, storm)
-        with ThreadPoolExecutor(SESSIONS + 2) as pool:
-            watch = pool.submit(watch_out, storm)
-            idling = pool.submit(idle, storm)
-            acting = [pool.submit(act, storm, number) for number in range(SESSIONS)]
-            try:
-                for each in acting:
-                    each.result()
-            finally:
-                storm.is_over.set()
-            watched = watch.result()
-            idling.result()
-        assert storm.wrong == [], f"seed {storm.seed}"
-        assert watched > 0
+        rage(storm)
         calm(conn, storm)
+
+
+def move_and_blow(server_dsn: str, storm: Storm) -> None:
+    """The same, but after one half of the storm its database is copied, and the copy goes on."""
+    with psycopg.connect(storm.dsn, autocommit=True) as conn:
+        prepare(conn, storm)
+    rage(storm)
+    with fresh_database(server_dsn, str(conninfo_to_dict(storm.dsn)["dbname"])) as copy:
+        storm.move(copy)
+        rage(storm)
+        with psycopg.connect(copy, autocommit=True) as conn:
+            calm(conn, storm)
+
+
+def rage(storm: Storm) -> None:
+    """All sessions act at once, and somebody watches."""
+    with ThreadPoolExecutor(SESSIONS + 2) as pool:
+        watch = pool.submit(watch_out, storm)
+        idling = pool.submit(idle, storm)
+        acting = [pool.submit(act, storm, number) for number in range(SESSIONS)]
+        try:
+            for each in acting:
+                each.result()
+        finally:
+            storm.is_over.set()
+        watched = watch.result()
+        idling.result()
+    assert storm.wrong == [], f"seed {storm.seed}"
+    assert watched > 0
 
 
 def prepare(conn: psycopg.Connection[Any], storm: Storm) -> None:
