@@ -299,9 +299,10 @@ begin
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment, counted)
+    claimed_at, expires_at, check_at, assignment, counted, login)
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
-    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted);
+    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted,
+    v_state.login);
   perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
@@ -470,6 +471,7 @@ CREATE TABLE hwqueue.node_state (
     server_started_at timestamp with time zone,
     meets_blocked boolean DEFAULT false NOT NULL,
     moved_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    login text,
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
@@ -485,6 +487,8 @@ COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the
 COMMENT ON COLUMN hwqueue.node_state.meets_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
 
 COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
+
+COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -510,6 +514,9 @@ $$;
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE sql STABLE
     AS $$
+  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
+  from hwqueue.unserving_nodes(p_class, p_node.node_id, p_shard) u
+  union all
   select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
                                          p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
   union all
@@ -696,7 +703,7 @@ CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p
   having count(*) > 0
 $$;
 
-CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -711,13 +718,14 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
-  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by)
-  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user)
+  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by, any_instance)
+  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
   on conflict (shard_id, node_id, domain) do update
-  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by;
+  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by,
+      any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
   perform hwqueue.note_attestations(p_node, p_shard);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at), p_node => p_node);
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at, 'any_instance', coalesce(p_any_instance, false)), p_node => p_node);
 end
 $$;
 
@@ -908,6 +916,8 @@ CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jso
   select regexp_replace(left(case p_stage
     when 'live' then 'a sign of life'
     when 'cordon' then 'not being cordoned'
+    when 'served' then case when p_predicate ? 'queue' then format('polling queue %s', p_predicate -> 'queue')
+                            else format('a handler for task %s', p_predicate -> 'task') end
     when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
     when 'isolation' then case
       when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
@@ -1235,8 +1245,11 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer
     LANGUAGE plpgsql
     AS $$
 declare
-  v_epoch bigint := (select s.node_epoch from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
+  v_epoch bigint;
+  v_login text;
 begin
+  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  perform hwqueue.check_login(p_node, v_login, p_shard);
   if (v_epoch = p_epoch) is not true then
     perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
   end if;
@@ -1333,6 +1346,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if not hwqueue.is_own(p_login) then
+    perform hwqueue.refuse('QHN04', format('node %s belongs to login %s, this call comes from %s', p_node, to_json(p_login),
+        to_json(session_user::text)),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard, 'login', p_login, 'given_login', session_user),
+      hwqueue.login_hint(p_login));
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -1354,7 +1380,7 @@ begin
   if p_labels is null or jsonb_typeof(p_labels) = 'null' then
     return '{}'::jsonb;
   end if;
-  perform hwqueue.check_depth(p_labels, 'spec.labels');
+  perform hwqueue.check_depth(hwqueue.check_numbers(p_labels, 'spec.labels'), 'spec.labels');
   if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536 or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
     perform hwqueue.refuse('QHA01', 'spec.labels must be an object of at most 256 labels and 65536 characters',
       jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
@@ -1365,6 +1391,18 @@ begin
       jsonb_build_object('field', 'spec.labels'), 'label keys have 1 to 253 characters');
   end if;
   return hwqueue.normal_value(p_labels);
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if hwqueue.may_be_long(p_value) and hwqueue.text_bytes(p_value, 10000000) > 10000000 then
+    perform hwqueue.refuse(p_code, format('%s is too long', p_field), jsonb_build_object('field', p_field),
+      'the limit is 10000000 characters, numbers written out: 1e131071 has 131072');
+  end if;
+  return p_value;
 end
 $$;
 
@@ -1390,10 +1428,11 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE sql STABLE
     AS $$
-  select case when octet_length(p_value::text) > p_max_bytes
-    then hwqueue.refuse_payload(octet_length(p_value::text), p_field, p_max_bytes) else p_value end
+  select case when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
+                   else octet_length(format('%s', p_value)) end > p_max_bytes
+    then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes) else p_value end
 $$;
 
 CREATE FUNCTION hwqueue.check_queue_names(p_queues text[]) RETURNS boolean
@@ -1440,7 +1479,7 @@ begin
   select q.max_result_bytes into v_limit
   from hwqueue.lease l join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
   where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.check_payload(p_result, p_field, v_limit);
+  perform hwqueue.check_payload(p_result, p_field, coalesce(v_limit, 10000000));
 end
 $$;
 
@@ -1449,7 +1488,7 @@ CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETUR
     AS $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error', 'retry', 'retry_at', 'delay'], p_field);
-  if coalesce(p_settlement ->> 'outcome' not in ('complete', 'fail', 'release'), true) then
+  if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
       jsonb_build_object('field', p_field || '.outcome'), 'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
   end if;
@@ -1556,7 +1595,7 @@ declare
 begin
   -- an empty range would split into no bound at all
   foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
-    v_match := regexp_match(v_part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$');
+    v_match := regexp_match(v_part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
     if v_match is null or not hwqueue.is_version(v_match[2], p_kind) or (p_kind = 'semver' and v_match[1] = '~>') then
       perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
         jsonb_build_object('field', p_field),
@@ -1573,6 +1612,15 @@ begin
   return array(
     select unnest(s.checked) from hwqueue.profile_queue s
     where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id);
+end
+$$;
+
+CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  perform hwqueue.check_limit(p_limit);
+  return p_limit;
 end
 $$;
 
@@ -1666,6 +1714,9 @@ begin
   v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
+  if not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
+    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
+  end if;
   v_now := hwqueue.clock();
   select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
   from (
@@ -1735,8 +1786,8 @@ declare
 begin
   v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
@@ -1777,7 +1828,7 @@ begin
       end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
-        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, p_claim_timeout, v_generation, v_now, p_shard) g;
+        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, v_state.login, p_claim_timeout, v_generation, v_now, p_shard) g;
       v_left := v_left - cardinality(v_places);
       continue;
     end if;
@@ -1806,9 +1857,9 @@ begin
     attempt := v_entry.attempt_count + 1;
     expires_at := v_now + v_timeout;
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted)
+                               claimed_at, expires_at, check_at, assignment, counted, login)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted);
+            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
     return next;
   end loop;
   if v_changed then
@@ -1838,7 +1889,8 @@ CREATE TABLE hwqueue.claim (
     stop_reason text,
     stop_by timestamp with time zone,
     stop_detail text,
-    counted jsonb
+    counted jsonb,
+    login text
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -1847,6 +1899,8 @@ COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when not
 COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
 
 COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
+
+COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
 
 CREATE TABLE hwqueue.lease (
     shard_id integer NOT NULL,
@@ -1944,14 +1998,18 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, room bit varying, part text, expr jsonb, node_number integer, nodes_near integer, nodes_meeting integer)
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, room bit varying, part text, expr jsonb, node_number integer, nodes_near integer, nodes_meeting integer, nodes_serving integer)
     LANGUAGE sql STABLE
     AS $$
-  with ask as materialized (  -- classes that ask the same, and one of them to speak for all
-    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate
+  with served as materialized (
+    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, p_none, p_now, p_shard) v
+  ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate, v.mask as served
     from hwqueue.placement_class c
+    left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity,
+      v.mask
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
@@ -1974,9 +2032,11 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
   ), fit as materialized (
     select f.*, bit_count(f.mask & p_open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, s.mask & coalesce(c.mask, ~p_none) as mask, s.mask & coalesce(c.room, p_open) as room, s.is_known
+      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, ~p_none) as mask, k.mask & coalesce(c.room, p_open) as room,
+             s.is_known
       from ask a
       join static s on s.required = a.required and s.tolerate = a.tolerate
+      cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
       left join able c on c.class_id = a.ask_id) f
   ), part as materialized (
     select row_number() over () as nr, p.*
@@ -1984,6 +2044,8 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
       select f.ask_id, 'require' as part, r.expr, m.mask from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
       select f.ask_id, 'taints', null, t.mask from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~p_none
+      union all
+      select f.ask_id, 'served', null, f.served from fit f where f.matching = 0
       union all
       select f.ask_id, c.part, null, c.mask from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
     ) p
@@ -1999,7 +2061,8 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
   )
   select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, case when f.matching = 0 then bit_count(f.mask & p_live & ~p_open)::int end,
          case when f.matching = 0 then bit_count(f.mask & ~p_live)::int end, f.room::bit varying, w.part, w.expr,
-         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting
+         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting,
+         case when f.matching = 0 then bit_count(coalesce(f.served, ~p_none) & p_live)::int end
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
@@ -2059,7 +2122,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
@@ -2067,7 +2130,7 @@ begin
     code := 'queue_paused';
     message := format('the queue is paused since %s', p_paused_at);
   elsif p_registered = 0 then
-    code := 'no_node_supports_class';
+    code := 'no_nodes';
     message := 'no node is registered';
   elsif p_matching = 0 and p_open = 0 then
     code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
@@ -2079,6 +2142,9 @@ begin
   elsif p_matching = 0 and p_silent > 0 then
     code := 'node_not_live';
     message := format('%s would do, but for giving no sign of life', hwqueue.node_count_words(p_silent));
+  elsif p_unserved is not null then
+    code := 'no_handler';
+    message := p_unserved;
   elsif p_matching = 0 then
     code := p_code;
     message := case
@@ -2262,8 +2328,7 @@ begin
   end loop;
   return query
     select i.ordinality::int, i.lease_id,
-           -- a right token that did not do is that of another node's claim
-           case when c.claim_token = i.claim_token then 'bad_token' when w.verdict = 'unknown' then 'lost' else w.verdict end, w.state
+           case w.verdict when 'foreign' then 'bad_token' when 'unknown' then 'lost' else w.verdict end, w.state
     from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
     left join lateral (
       select x.claim_token from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) c on true
@@ -2297,7 +2362,8 @@ begin
   -- a peek: if the claim moves before the locks are held, its token will not match any more
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = (
-    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token)
+    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+      and hwqueue.is_own(c.login))
   for no key update;
   if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
     return 'completed';
@@ -2328,13 +2394,45 @@ begin
     from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
     cross join lateral (
       select x.node_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token offset 0) c);
+      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c);
   perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
   v_is_counted := exists (
     select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
   return query
     select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
     from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
+end
+$$;
+
+CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_node hwqueue.node;
+  v_domains text[];
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  if v_node.instance_id <> p_instance_id then
+    perform hwqueue.refuse('QHN03', format('node %s is registered by instance %s, not %s', v_node.name, to_json(v_node.instance_id),
+        to_json(left(p_instance_id, 100))),
+      jsonb_build_object('node_id', p_node, 'instance_id', v_node.instance_id), 'look at the node again before you confirm it');
+  end if;
+  with confirmed as (
+    update hwqueue.attestation a
+    set suspended_at = null, suspended_why = null, attested_at = hwqueue.clock(), attested_by = session_user
+    where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is not null
+    returning a.domain
+  )
+  select array_agg(c.domain order by c.domain) into v_domains from confirmed c;
+  if v_domains is not null then
+    perform hwqueue.note_attestations(p_node, p_shard);
+    perform hwqueue.note_event('node_confirmed', format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))),
+      p_shard, jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
+  end if;
+  return coalesce(cardinality(v_domains), 0);
 end
 $$;
 
@@ -2833,9 +2931,11 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
+  delete from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node;
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
+  update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
   perform hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
     jsonb_build_object('claims_ended', v_ended), p_node => p_node);
@@ -3270,6 +3370,17 @@ CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until ti
     from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')), hwqueue.event_day(least(p_until, p_now))) d) end
 $$;
 
+CREATE FUNCTION hwqueue.excerpt(p_value jsonb) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if hwqueue.may_be_long(p_value) and jsonb_typeof(p_value) in ('array', 'object') then
+    return 'a long JSON ' || jsonb_typeof(p_value);
+  end if;
+  return left(p_value::text, 60);
+end
+$$;
+
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -3679,12 +3790,13 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
-  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token for update;
+  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+    and hwqueue.is_own(c.login) for update;
   if not found then
     select w.verdict, w.state into v_why
     from hwqueue.why_not_settled(p_lease, p_token, (
       select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease), p_shard) w;
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
   end if;
   v_until := hwqueue.clock() + p_extend;
   -- check_at may only trail expires_at: pull it back when the claim is shortened
@@ -3736,7 +3848,7 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
     SET jit TO 'off'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
-    'retry_at', case when isfinite(p_retry_at) then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+    'retry_at', case when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
                     else p_retry_at::text end), p_shard)
 $$;
 
@@ -3785,6 +3897,9 @@ begin
                   case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
   elsif p_predicate is not null then
     v_predicate := hwqueue.without_terms(p_predicate);
+  end if;
+  if p_code = 'trust_not_attested' then
+    v_message := hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id);
   end if;
   if v_message is null then
     v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
@@ -3896,7 +4011,7 @@ declare
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (p_node is null or c.node_id = p_node)
+    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
   returning c.* into v_claim;
   if not found then
     return false;
@@ -3937,7 +4052,8 @@ begin
     delete from hwqueue.claim c using item i
     cross join lateral (
       select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
-    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token and (p_node is null or c.node_id = p_node)
+    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
       and c.assignment is null and c.counted is null
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), record as (
@@ -4151,6 +4267,8 @@ begin
     union all
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
     union all
+    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, null, p_shard) u
+    union all
     select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
 end
 $$;
@@ -4230,7 +4348,7 @@ $$;
 
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select array['live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
+    AS $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
 CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -4380,7 +4498,7 @@ CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_ro
          / greatest(p_room.gpu_total, 1)::double precision
 $$;
 
-CREATE FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
+CREATE FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
     LANGUAGE plpgsql
     AS $$
 begin
@@ -4399,13 +4517,38 @@ begin
         select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                 claimed_at, expires_at, check_at)
+                                 claimed_at, expires_at, check_at, login)
       select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
-             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout
+             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
     from detail d order by d.tier, d.rank, d.position;
+end
+$$;
+
+CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_state hwqueue.node_state;
+  v_node hwqueue.node;
+begin
+  perform hwqueue.require_read_committed();
+  if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
+    perform hwqueue.refuse('QHA01', format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
+      jsonb_build_object('field', 'p_login'), 'name the login of the node''s worker, or a role that its logins have');
+  end if;
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  if v_state.login is not distinct from p_login then
+    return;
+  end if;
+  perform hwqueue.lock_claims(p_node, p_shard), hwqueue.set_login(p_node, p_login, p_shard);
+  perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s', v_node.name, to_json(p_login)), p_shard,
+    jsonb_build_object('from', v_state.login, 'to', p_login), p_node => p_node);
+  perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s', to_json(p_login)), hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -4428,6 +4571,15 @@ begin
       and coalesce(n.cpu_milli >= p_class.cpu_milli, true) and coalesce(n.memory_mib >= p_class.memory_mib, true)
       and cardinality(n.gpu_ids) >= p_class.gpu_count
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+end
+$$;
+
+CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (select from pg_catalog.pg_roles r where r.rolname = session_user and r.rolsuper)
+      or exists (select from pg_catalog.pg_roles r where r.rolname = p_login and pg_has_role(session_user, r.oid, 'member'));
 end
 $$;
 
@@ -4484,6 +4636,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   if not v_same then
+    perform hwqueue.check_numbers(p_claims, 'p_claims');
     begin
       select array_agg(b.lease_id), array_agg(b.claim_token), jsonb_agg(b) = p_claims and min(b.claim_token) >= 0
       into v_leases, v_tokens, v_same
@@ -4501,6 +4654,7 @@ begin
   where s.shard_id = p_shard and s.node_id = (
     select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
     where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
+      and hwqueue.is_own(o.login)
     for no key update of o skip locked);
   if not found then
     perform hwqueue.check_epoch(p_node, p_epoch, p_shard);
@@ -4552,12 +4706,14 @@ CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class
     when 'revive' then format('%s but for being silent: start the worker of %s', m.nodes, a.samples)
     when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
     when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
+    when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null then '%s but for %s: hwqueue worker run --queue %s'
+                                  else '%s but for %s: add it to the app of their workers' end, m.nodes, a.words, p_sole #>> '{predicate,queue}')
     when 'attest' then format('%s but for not being %s: hwqueue node attest', m.nodes, a.words)
     when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
     when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
     else format('%s but for %s: relax it', m.nodes, a.words) end)
   from (
-    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'taints' then 'tolerate' when 'trust' then 'attest'
+    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
              when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
            hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
            hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
@@ -4608,6 +4764,13 @@ CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now ti
   join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
   join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
   where c.shard_id = p_shard and c.lease_id = any (p_leases)
+$$;
+
+CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select overlay('00000000-0000-7000-8000-000000000000'
+    placing overlay(lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') placing '-' from 9 for 0) from 1 for 13)::uuid
 $$;
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
@@ -4808,6 +4971,10 @@ CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;
 
+CREATE FUNCTION hwqueue.is_own(p_login text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_login) $$;
+
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
@@ -4927,6 +5094,26 @@ CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interva
     else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
 $$;
 
+CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  v_names text[];
+begin
+  if p_value is null or p_value = 'null' then
+    return null;
+  end if;
+  if (case when jsonb_typeof(p_value) <> 'array' then true
+           else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
+    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field), jsonb_build_object('field', p_field),
+      'for example ["renders", "mail"]; leave it out when the node serves any');
+  end if;
+  v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
+  perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;
+  return v_names;
+end
+$_$;
+
 CREATE FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text DEFAULT 'QHA01'::text) RETURNS numeric
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -5040,13 +5227,14 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
   ), verdict as materialized (
     select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
-           coalesce(x.of_kind, 0) as of_kind
+           coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
       select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
-             count(*) filter (where f.rank < 8) as of_kind
+             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.stage = 'served') as unserved
       from failing f group by f.node_id) x on x.node_id = n.node_id
+    left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
   ), liked as materialized (
     select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
@@ -5057,24 +5245,26 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     from verdict v
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
     left join liked l on l.profile_id = n.profile_id
-    where p_prefers and v.first_rank >= 8
+    where p_prefers and v.first_rank >= 9
   ), grouped as (
     select min(f.rank) as rank, f.predicate, jsonb_strip_nulls(jsonb_build_object('stage', f.stage, 'code', mode() within group (order by f.code),
              'permanent', bool_and(f.permanent), 'predicate', f.predicate, 'lacks', f.lacks)) as rule,
            count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
            count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
     from (
-      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 8 then v.of_kind = 1 else v.failures = 1 end as is_alone
+      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
       from failing f join verdict v on v.node_id = f.node_id) f
     where f.is_alone or f.is_first
     group by f.stage, f.predicate, f.lacks
   )
   select jsonb_build_object(
-    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'matching', count(*) filter (where v.first_rank >= 8),
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
     'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
     'funnel', (
-      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', (select count(*) from verdict d where d.first_rank > s.rank)) order by s.rank)
-      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)),
+      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
+                       || case when s.stage = 'served' and c.unannounced > 0 then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
+      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)
+      cross join lateral (select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced from verdict d where d.first_rank > s.rank) c),
     'sole', (
       select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
       from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
@@ -5395,7 +5585,7 @@ CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
     AS $_$
   select case
     when jsonb_typeof(p_value) = 'number' then (p_value #>> '{}')::numeric
-    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}(\.[0-9]{1,128})?$' then (p_value #>> '{}')::numeric
+    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}([.][0-9]{1,128})?$' then (p_value #>> '{}')::numeric
   end
 $_$;
 
@@ -5551,6 +5741,28 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  if p_lease_ids is null or cardinality(p_lease_ids) > 1000 then
+    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids', jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
+  end if;
+  return query
+    select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
+           case when w.state = 'scheduled' then greatest(l.available_at - v_now, interval '0') end, c.placement
+    from hwqueue.lease l
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
+    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
+    cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state offset 0) w
+    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, l.node_id);
+end
+$$;
+
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
@@ -5703,13 +5915,35 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+  return array(
+    select l.lease_id from hwqueue.lease l
+    where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
+      and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
+      and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
+                              and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+      and (p_tenant is null and p_service is null
+           or exists (select 1 from hwqueue.placement_class c
+                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                        and (p_service is null or c.service_id = p_service)))
+      and (p_node is null
+           or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
+    order by l.lease_id desc limit p_limit);
+end
+$$;
+
 CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_service uuid DEFAULT NULL::uuid, p_node uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
+  v_ids uuid[] := '{}';
 begin
   if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
     perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
@@ -5718,30 +5952,24 @@ begin
   if p_limit is null or p_limit not between 1 and 10000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
   end if;
+  if p_before is null or p_before <= v_newest then
+    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), p_tenant, p_service, p_node, p_shard);
+  end if;
+  if cardinality(v_ids) < p_limit then
+    v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
+      case when p_before > v_newest then p_before end, p_tenant, p_service, p_node, p_shard);
+  end if;
   return query
     select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
            g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at, g.expires_at, g.node_id,
            g.claim_token, g.error, g.idempotency_key, g.stop_reason
-    from (
-      select l.lease_id from hwqueue.lease l
-      where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
-        and (v_queue_id is null or l.queue_id = v_queue_id) and (p_task is null or l.task_name = p_task)
-        and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
-                                and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
-        and (p_tenant is null and p_service is null
-             or exists (select 1 from hwqueue.placement_class c
-                        where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
-                          and (p_service is null or c.service_id = p_service)))
-        and (p_node is null
-             or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
-      order by l.lease_id desc limit p_limit
-    ) i
+    from unnest(v_ids) with ordinality i(lease_id, ordinality)
     cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
-    order by g.lease_id desc;
+    order by i.ordinality;
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb, login text, instance_id text)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -5760,17 +5988,19 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid D
            select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
            union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
          coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
-                                                       'attested_by', a.attested_by) order by a.domain)
+                                                       'attested_by', a.attested_by, 'any_instance', a.any_instance,
+                                                       'suspended_at', a.suspended_at, 'suspended_why', a.suspended_why) order by a.domain)
                    from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
          coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
                    from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
          jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
-                            'gpu_share_mode', n.gpu_share_mode)
+                            'gpu_share_mode', n.gpu_share_mode),
+         s.login, n.instance_id
   from (
     select o.* from hwqueue.node o
     where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
       and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
-    order by o.name limit p_limit
+    order by o.name limit hwqueue.checked_limit(p_limit)
   ) o
   join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
   join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
@@ -5910,6 +6140,9 @@ declare
 begin
   select s.* into v_state from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if p_epoch is not null then
+    perform hwqueue.check_login(p_node, v_state.login, p_shard);
+  end if;
   if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
     perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
   end if;
@@ -5983,6 +6216,14 @@ begin
   end if;
   return v_places;
 end
+$$;
+
+CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select case when exists (select from pg_catalog.pg_roles r where r.rolname = p_login)
+      then format('log in as %s or as a member of it, or let an operator hand the node over: hand_over_node', to_json(p_login))
+    else format('role %s does not exist on this server: let an operator hand the node over: hand_over_node', to_json(p_login)) end
 $$;
 
 CREATE FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -6351,6 +6592,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select pg_column_size(p_value) > 4096 or pg_column_compression(p_value) is not null $$;
+
 CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -6673,6 +6918,25 @@ CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_
     from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f offset 0) r
 $$;
 
+CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  with pair as (
+    select n.name, substr(n.text, i, 2) as pair
+    from (select x as name, ' ' || lower(x) || ' ' as text from unnest(p_names || p_name) x) n, generate_series(1, length(n.text) - 1) i
+    group by 1, 2
+  ), size as (
+    select p.name, count(*) as pairs from pair p group by p.name
+  )
+  select s.name
+  from size s
+  join size o on o.name = p_name
+  cross join lateral (
+    select 2.0 * count(*) / (s.pairs + o.pairs) as alike from pair p join pair m on m.name = p_name and m.pair = p.pair where p.name = s.name) a
+  where s.name <> p_name and a.alike >= 0.5
+  order by a.alike desc, s.name limit 1
+$$;
+
 CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -6950,7 +7214,7 @@ begin
                                      hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
     when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
     when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
-    when p_stage = 'trust' then 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing')
+    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id), 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
     when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
                                          else array_to_string(p_node.gpu_exclusivity, ', ') end
     when p_fact is not null then case
@@ -7365,7 +7629,7 @@ begin
   if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
     return '{}'::jsonb;
   end if;
-  v_placement := hwqueue.check_object(p_placement,
+  v_placement := hwqueue.check_object(hwqueue.check_numbers(p_placement, p_field, 'QHC03'),
     array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
   v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
   if length(v_placement::text) > 65536 then
@@ -7647,7 +7911,7 @@ CREATE FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_tags jsonb := hwqueue.check_depth(p_tags, p_field, 'QHC03');
+  v_tags jsonb := hwqueue.check_depth(hwqueue.check_numbers(p_tags, p_field, 'QHC03'), p_field, 'QHC03');
   v_bad_key text;
 begin
   if v_tags is null or jsonb_typeof(v_tags) = 'null' or v_tags = '{}' then
@@ -7863,7 +8127,7 @@ begin
   set (attested, attested_until) = (
     select coalesce(array_agg(a.domain order by a.domain), '{}'),
            coalesce(array_agg(coalesce(a.expires_at, 'infinity') order by a.domain), '{}')
-    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node)
+    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is null)
   where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.forget_node(p_node, p_shard);
 end
@@ -8006,6 +8270,23 @@ begin
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
       and not exists (select 1 from hwqueue.class_term m
                       where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = t.term_id);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_queues text[] := hwqueue.json_names(p_spec -> 'queues', 'spec.queues', 100);
+  v_tasks text[] := hwqueue.json_names(p_spec -> 'tasks', 'spec.tasks', 200);
+begin
+  if v_queues is null and v_tasks is null then
+    delete from hwqueue.served s where s.shard_id = p_shard and s.node_id = p_node;
+  else
+    insert into hwqueue.served as s (shard_id, node_id, queues, tasks) values (p_shard, p_node, v_queues, v_tasks)
+    on conflict (shard_id, node_id) do update set queues = excluded.queues, tasks = excluded.tasks
+    where (s.queues, s.tasks) is distinct from (excluded.queues, excluded.tasks);
   end if;
 end
 $$;
@@ -8345,7 +8626,8 @@ declare
   v_key text;
 begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
-    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'keep_claims'], 'spec');
+    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'queues', 'tasks', 'keep_claims'],
+    'spec');
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;
   v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);
@@ -8436,7 +8718,7 @@ declare
   v_time timestamptz;
 begin
   if jsonb_typeof(p_value) = 'string'
-     and p_value #>> '{}' ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(z|[+-]\d\d:?\d\d)$' then
+     and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
     exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
@@ -8535,7 +8817,7 @@ CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field t
 begin
   if p_bytes = '' then
     perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  elsif octet_length(p_bytes) > 255 or position('\x00'::bytea in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
+  elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
     perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
   end if;
   begin
@@ -8610,6 +8892,9 @@ begin
     code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
                                 hwqueue.attested_at(p_node, p_now));
     message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+  elsif p_part = 'served' then
+    code := 'no_handler';
+    message := (select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_node.node_id, p_class.shard_id) u where p_tells);
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
     message := case when p_tells then
@@ -8658,7 +8943,7 @@ $$;
 
 CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE
-    AS $$
+    AS $_$
 declare
   v_live bigint := (p_fleet ->> 'live')::bigint;
   v_matching bigint := (p_fleet ->> 'matching')::bigint;
@@ -8677,10 +8962,15 @@ begin
     headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
                          else format('all %s nodes are', p_fleet ->> 'registered') end,
                        hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
+  elsif v_matching = 0 and p_fleet ->> 'serving' = '0' and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
+    code := 'no_handler';
+    permanent := true;
+    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue)
+                 from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
     -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
     select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' in ('live', 'cordon', 'labels', 'taints', 'trust', 'isolation', 'capacity')
+    where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity')
     order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
     if v_sole is null then
       v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
@@ -8720,7 +9010,7 @@ begin
     headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
   end if;
 end
-$$;
+$_$;
 
 CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -8737,6 +9027,7 @@ declare
   v_none bit varying;
   v_live bit varying;
   v_open bit varying;
+  v_served record;
 begin
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
@@ -8744,6 +9035,7 @@ begin
          coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
   into v_ids, v_none, v_live, v_open
   from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
+  select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
     with waiting as materialized (
       select g.*
@@ -8771,7 +9063,7 @@ begin
       order by turn limit p_limit
     )
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live'), false), case when k.turn <= 500 then h.message end,
+           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live', 'no_nodes'), false), case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
@@ -8780,7 +9072,9 @@ begin
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
-      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end) h
+      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
+      case when k.nodes_serving = 0 and cardinality(v_ids) > 0 then
+        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue) else '' end end) h
     order by k.turn;
 end
 $$;
@@ -10291,11 +10585,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) RETURNS void
+CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_detail jsonb := jsonb_build_object('lease_id', p_lease, 'claim_token', p_token, 'state', p_state);
+  v_login text;
 begin
   case p_verdict
     when 'lost' then
@@ -10309,6 +10604,11 @@ begin
     when 'bad_token' then
       perform hwqueue.refuse('QHL05', format('claim %s of lease %s was never granted', coalesce(p_token::text, 'null'), p_lease), v_detail,
         'pass the claim_token that claim_task gave for this lease');
+    when 'foreign' then
+      v_login := (select c.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
+      perform hwqueue.refuse('QHL08', format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
+        to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
+        hwqueue.login_hint(v_login));
     else
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
         'check the id; finished leases go once their queue''s retention is over');
@@ -10320,7 +10620,7 @@ CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text,
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
-  perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, left(p_value::text, 60)),
+  perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, hwqueue.excerpt(p_value)),
     jsonb_build_object('field', p_field, 'length', case when jsonb_typeof(p_value) = 'string' then length(p_value #>> '{}') end), p_hint);
   return null;
 end
@@ -10353,13 +10653,13 @@ declare
 begin
   if length(p_pattern) > 200 then
     return 'longer than 200 characters';
-  elsif p_pattern ~ '^\*\*\*' then
+  elsif p_pattern ~ '^[*][*][*]' then
     return 'a director (***)';
   end if;
   while v_at <= length(p_pattern) loop
     v_char := substr(p_pattern, v_at, 1);
     v_last_has_bound := v_last_has_bound and v_char = '{';
-    if v_char = '\' then
+    if v_char = E'\\' then
       if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
         return 'a back-reference or octal escape';
       end if;
@@ -10367,7 +10667,7 @@ begin
       v_at := v_at + 2;
     elsif v_char = '[' then
       -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at), '^\[\^?\]?(?:\\.|\[:[^:]*:\]|\[\.[^.]*\.\]|\[=[^=]*=\]|[^]\\])*\]');
+      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
       if v_bound is null then
         return 'a bracket that does not close';
       end if;
@@ -10393,7 +10693,7 @@ begin
       v_outer_bounds := trim_array(v_outer_bounds, 1);
       v_at := v_at + 1;
     elsif v_char = '{' then
-      v_bound := regexp_match(substr(p_pattern, v_at), '^(\{([0-9]{1,9})(?:(,)([0-9]{0,9}))?\})');
+      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
       if v_bound is null then
         return 'a { that is no bound';
       end if;
@@ -10426,7 +10726,8 @@ CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer
 declare
   v_node hwqueue.node;
   v_old hwqueue.node;
-  v_epoch bigint := 1;
+  v_state hwqueue.node_state;
+  v_epoch bigint;
   v_keep boolean;
   v_known boolean;
   v_ended int := 0;
@@ -10442,12 +10743,12 @@ begin
   v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at) values (p_shard, p_node, 1, hwqueue.clock())
+  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login) values (p_shard, p_node, 1, hwqueue.clock(), session_user)
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
   loop  -- nobody may wait for a profile with a node in hand
     begin
-      v_epoch := (hwqueue.lock_node(p_node, null, p_shard)).node_epoch;
+      v_state := hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
       perform hwqueue.give_up();
     exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
@@ -10455,11 +10756,11 @@ begin
       v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
     end;
   end loop;
+  perform hwqueue.check_login(p_node, v_state.login, p_shard);
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
-  if v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then
-    v_epoch := v_epoch + 1;
-  end if;
+  v_epoch := v_state.node_epoch + case
+    when v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then 1 else 0 end;
   v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node, v_node.resources || v_node.gpu_ids);
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
@@ -10473,6 +10774,14 @@ begin
     perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
       jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
   end if;
+  if v_state.login is null then
+    perform hwqueue.set_login(p_node, session_user, p_shard);
+  end if;
+  if v_state.login is null or v_epoch > v_state.node_epoch then
+    perform hwqueue.suspend_attestations(v_node, v_state.login is null, format('it registered again as instance %s',
+      to_json(left(v_node.instance_id, 100))), v_now, p_shard);
+  end if;
+  perform hwqueue.note_served(p_node, p_spec, p_shard);
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
@@ -10991,6 +11300,42 @@ CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURN
             else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
+CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
+    LANGUAGE sql STABLE
+    AS $$
+  with announced as materialized (
+    select v.queues, v.tasks, bit_or(set_bit(p_none, n.number, 1)) as mask
+    from hwqueue.served v
+    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).node_id = v.node_id
+    where v.shard_id = p_shard
+    group by v.queues, v.tasks
+  ), asked as (
+    select distinct c.queue_id, q.name, c.task_name
+    from hwqueue.placement_class c
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+  )
+  select k.queue_id, k.task_name, ~bit_or(a.mask)
+  from asked k
+  join announced a on k.name <> all (a.queues) or k.task_name <> all (a.tasks)
+  group by k.queue_id, k.task_name
+$$;
+
+CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+  with live as materialized (
+    select distinct v.queues, v.tasks
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+  )
+  select array(select distinct q from live l, unnest(l.queues) q order by q limit 200),
+         array(select distinct t from live l, unnest(l.tasks) t order by t limit 200),
+         exists (select from live l where l.queues is null)
+$$;
+
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -11081,6 +11426,15 @@ begin
       jsonb_build_object('from', v_was, 'to', p_days));
   end if;
   return v_was;
+end
+$$;
+
+CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.node_state s set login = p_login where s.shard_id = p_shard and s.node_id = p_node;
+  update hwqueue.claim c set login = p_login where c.shard_id = p_shard and c.node_id = p_node;
 end
 $$;
 
@@ -11185,9 +11539,9 @@ begin
   if p_settle <> '[]' then
     v_given := hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.node_epoch, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not
+  select s.node_epoch, s.login, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
   if v_drawn is not null then
     perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
@@ -11231,10 +11585,11 @@ declare
 begin
   -- by token: whoever has an old one waits for nobody
   select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node) for update;
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
+    and hwqueue.is_own(c.login) for update;
   if not found then
-    select c.claim_token into v_claim.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-    if v_claim.claim_token = p_token then
+    select c.claim_token, c.login into v_claim.claim_token, v_claim.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
       verdict := 'counted';
     else
       select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
@@ -11281,7 +11636,7 @@ begin
       continue;
     end if;
     v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-    verdict := case v_result.verdict when 'unknown' then 'lost' else v_result.verdict end;
+    verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token' else v_result.verdict end;
     state := v_result.state;
     return next;
   end loop;
@@ -11303,7 +11658,7 @@ begin
   loop
     -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
     select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
-    if v_claim.assignment is not null then
+    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
       perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
     end if;
     select s.verdict, s.state into v_result
@@ -11311,7 +11666,7 @@ begin
     exit when v_result.verdict <> 'counted';
   end loop;
   if v_result.verdict <> 'ok' then
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state, p_shard);
   end if;
   return v_result.state;
 end
@@ -11769,6 +12124,33 @@ CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue
                    and p_profile.gpu_share_mode = 'fractional' then true
          else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
                                                  p_gpu_ids, p_gpu_parents) end
+$$;
+
+CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_domains text[];
+begin
+  with suspended as (
+    update hwqueue.attestation a set suspended_at = p_now, suspended_why = p_why
+    where a.shard_id = p_shard and a.node_id = p_node.node_id and a.suspended_at is null and (p_all or not a.any_instance)
+    returning a.domain
+  )
+  select array_agg(s.domain order by s.domain) into v_domains from suspended s;
+  if v_domains is not null then
+    perform hwqueue.note_attestations(p_node.node_id, p_shard);
+    perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name, p_why), p_shard,
+      jsonb_build_object('domains', v_domains, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select format('trust %s is not attested since %s: hwqueue node confirm', to_json(a.domain), a.suspended_why)
+  from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
 $$;
 
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
@@ -12503,6 +12885,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $_$
+declare
+  v_number jsonb;
+  v_bytes int := 0;
+begin
+  for v_number in
+    select jsonb_path_query(p_value, 'strict $.** ? (@ > 1e1000 || @ < -1e1000 || (@ > -1e-1000 && @ < 1e-1000 && @ != 0))', '{}', true)
+  loop
+    v_bytes := v_bytes + octet_length(v_number::text);
+    if v_bytes > p_limit then
+      return v_bytes;
+    end if;
+  end loop;
+  return octet_length(p_value::text);
+end
+$_$;
+
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12751,6 +13152,35 @@ CREATE FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors
     order by c.created_xid, c.class_id limit 500)
 $$;
 
+CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when not p_any_queue and p_queue <> all (p_queues)
+      then format('no live node polls queue %s', to_json(p_queue)) || coalesce('; nearest: ' || to_json(hwqueue.nearest_name(p_queue, p_queues)), '')
+    when p_task = any (p_tasks) then format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
+    else format('no live node has a handler for task %s', to_json(p_task)) || coalesce('; nearest: ' || to_json(hwqueue.nearest_name(p_task, p_tasks)), '')
+  end
+$$;
+
+CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_node uuid, p_shard integer) RETURNS TABLE(node_id uuid, predicate jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  select s.node_id, case when q.name = any (s.queues) is not false then jsonb_build_object('task', p_class.task_name)
+                         else jsonb_build_object('queue', q.name) end
+  from hwqueue.served s
+  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
+  where s.shard_id = p_shard and (p_node is null or s.node_id = p_node)
+    and (q.name <> all (s.queues) or p_class.task_name <> all (s.tasks))
+$$;
+
+CREATE FUNCTION hwqueue.unserving_words(p_predicate jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_predicate ? 'queue' then format('its worker does not poll queue %s', p_predicate -> 'queue')
+              else format('its worker has no handler for task %s', p_predicate -> 'task') end
+$$;
+
 CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12891,6 +13321,10 @@ begin
   return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
   return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
+  return query
+    select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login, 'expected', s.login)
+    from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+    where c.shard_id = p_shard and c.login is distinct from s.login;
 end
 $$;
 
@@ -12902,7 +13336,7 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
                hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
                and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
   from unnest(string_to_array(left(p_range, 1025), ',')) part
-  left join lateral regexp_match(part, '^\s*(=|!=|>=|<=|>|<|~>|)\s*(\S+)\s*$') m on true
+  left join lateral regexp_match(part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true
 $_$;
 
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
@@ -12932,7 +13366,7 @@ $$;
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:\.[0-9]+)*-?([^+]*)'))[1], '')
+  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '')
 $$;
 
 CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
@@ -12941,7 +13375,7 @@ CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
   select string_to_array(m[1], '.')::numeric[]
          || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}' end::numeric[]
   from regexp_match(left(p_version, 257),
-    '^v?([0-9]{1,18}(?:\.[0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:\.[0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:\.[0-9A-Za-z~-]+)*)?(?:\+[0-9A-Za-z~.-]+)?$') m
+    '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
 $_$;
 
@@ -13184,7 +13618,7 @@ CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqu
     where s.value ->> 'stage' not in ('free', 'away', 'spread')
     union all
     select 4, 1, jsonb_build_object('action', 'add_node', 'words', left('add a node with ' || hwqueue.class_words(p_class), 400))
-    where p_fleet ->> 'matching' = '0'
+    where p_fleet ->> 'matching' = '0' and (p_fleet ->> 'serving' <> '0' or p_fleet ->> 'live' = '0')
     union all
     select 5, t.ordinality, t.help
     from (
@@ -13270,6 +13704,7 @@ begin
   state := hwqueue.lease_state(p_lease, p_shard);
   verdict := case
     when v_lease.lease_id is null then 'unknown'
+    when p_token = p_current then 'foreign'
     when p_token is null or p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
     when v_lease.state = 'cancelled' then 'cancelled'
     when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
@@ -13285,12 +13720,12 @@ declare
 begin
   if p_value is null or jsonb_typeof(p_value) = 'null' then
     return null;
-  elsif v_text ~ '^\\x([0-9A-Fa-f]{2})*$' then
+  elsif v_text ~ E'^\\\\x([0-9A-Fa-f]{2})*$' then
     return decode(substring(v_text from 3), 'hex');
   elsif translate(v_text, E'\r\n', '') ~ '^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$' then
     return decode(v_text, 'base64');
   end if;
-  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', 'give hex with a leading \x, or base64 with its padding',
+  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', E'give hex with a leading \\x, or base64 with its padding',
                                'QHA01');
   return null;
 end
@@ -13547,8 +13982,15 @@ CREATE TABLE hwqueue.attestation (
     domain text NOT NULL,
     expires_at timestamp with time zone,
     attested_at timestamp with time zone NOT NULL,
-    attested_by text NOT NULL
+    attested_by text NOT NULL,
+    any_instance boolean DEFAULT false NOT NULL,
+    suspended_at timestamp with time zone,
+    suspended_why text
 );
+
+COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for whatever instance the node''s login registers';
+
+COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
@@ -14165,6 +14607,17 @@ CREATE TABLE hwqueue.schema_info (
     CONSTRAINT schema_info_singleton_check CHECK (singleton)
 );
 
+CREATE TABLE hwqueue.served (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    queues text[],
+    tasks text[]
+);
+
+COMMENT ON COLUMN hwqueue.served.queues IS 'queues that it polls; null: it has not said';
+
+COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null: it has not said';
+
 CREATE TABLE hwqueue.service (
     shard_id integer NOT NULL,
     service_id uuid NOT NULL,
@@ -14366,6 +14819,9 @@ ALTER TABLE ONLY hwqueue.scheduled
 
 ALTER TABLE ONLY hwqueue.schema_info
     ADD CONSTRAINT schema_info_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY hwqueue.served
+    ADD CONSTRAINT served_pkey PRIMARY KEY (shard_id, node_id);
 
 ALTER TABLE ONLY hwqueue.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (shard_id, service_id);
@@ -14971,9 +15427,9 @@ REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by ti
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -15030,9 +15486,13 @@ REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
@@ -15064,6 +15524,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_
 
 REVOKE ALL ON FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
@@ -15093,7 +15555,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[]
 
 REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
@@ -15120,6 +15582,10 @@ GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_res
 REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -15205,6 +15671,8 @@ REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15311,11 +15779,17 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode tex
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -15340,6 +15814,8 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM P
 REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
@@ -15369,6 +15845,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node
 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_own(p_login text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -15390,6 +15868,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code t
 REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
 
@@ -15457,6 +15937,10 @@ REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) FROM PUBLIC;
@@ -15472,6 +15956,8 @@ REVOKE ALL ON FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_dige
 REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -15505,6 +15991,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_patient(p_class_id bigint, p_tier smallint, 
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -15530,6 +16018,8 @@ REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
@@ -15562,6 +16052,8 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
 
@@ -15682,6 +16174,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb,
 REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
@@ -15879,7 +16373,7 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
@@ -15954,6 +16448,10 @@ REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) FROM PUBLIC;
@@ -15966,6 +16464,8 @@ REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -16044,6 +16544,10 @@ REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
@@ -16106,6 +16610,8 @@ REVOKE ALL ON FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
@@ -16131,6 +16637,12 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unserving_words(p_predicate jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_operator;
