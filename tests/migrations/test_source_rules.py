@@ -99,7 +99,7 @@ def function_file_errors(text: str) -> list[str]:
             errors.append(f"line {number + 1}: must be `create or replace`, it runs every time")
         if len(made) > 1 and not lines[number - 1].startswith("--"):
             errors.append(f"line {number + 1}: one of several, needs a comment right above")
-    # a session may have standard_conforming_strings off, and what runs for it is read by its setting
+    # a session may have standard_conforming_strings off: what runs for it is read by its setting
     for literal in literals(text):
         if "\\" in literal and not literal.startswith(("E", "e")):
             errors.append(f"a backslash in {literal}: write [.] or E'..'")
@@ -110,7 +110,7 @@ def function_file_errors(text: str) -> list[str]:
 
 
 def literals(text: str) -> list[str]:
-    """The string literals of a text of SQL, with the letter before the first quote if it has one."""
+    """The string literals of a text of SQL, with the letter before the quote if it has one."""
     pattern = r"--[^\n]*|\"(?:[^\"]|\"\")*\"|[Ee]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'"
     return [found for found in re.findall(pattern, text, re.S) if found[0] in "Ee'"]
 
