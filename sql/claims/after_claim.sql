@@ -8,7 +8,8 @@ as $$
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     update hwqueue.node_state s
-    set seen_at = p_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
+    set seen_at = p_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
+        moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
     where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
   if not p_granted then

@@ -40,7 +40,8 @@ begin
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_now, p_shard) q;
+  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen,
+                             v_state.classes_unseen, v_now, p_shard) q;
   v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
   if v_front.is_due is distinct from false then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);

@@ -54,10 +54,11 @@ begin
   end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
-    update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
-    update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
+    update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
+    update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
-    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}', moved_xid = '0' where n.shard_id = p_shard;
+    update hwqueue.node_state n
+    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
     update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;

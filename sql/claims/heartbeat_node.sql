@@ -36,7 +36,8 @@ begin
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s
-  set seen_at = v_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
+  set seen_at = v_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
+      moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
   where s.shard_id = p_shard and s.node_id = (
     select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
     where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null

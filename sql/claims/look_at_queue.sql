@@ -3,7 +3,8 @@
 -- most queues have one tier and rank. is_due: scheduled leases wait to be promoted.
 -- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in place of its call;
 -- the looks are ordered, so that each has its index.
-create or replace function hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamptz, p_shard int)
+create or replace function hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[],
+                                                p_now timestamptz, p_shard int)
 returns table (queue_id int, name text, claim_timeout interval, window_size int, classes bigint[], task_names text[], most_cpu_milli bigint,
                most_memory_mib bigint, rank bigint, "position" bigint, is_first boolean, is_due boolean)
 language sql stable
@@ -14,6 +15,9 @@ as $$
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
+           and (
+             select c.class_id from hwqueue.placement_class c
+             where c.shard_id = p_shard and c.created_xid = any (e.classes_unseen || p_classes_unseen) limit 1) is null
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]

@@ -21,7 +21,7 @@ begin
       v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
     end if;
     if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
+      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
                                             v_without, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);

@@ -85,7 +85,7 @@ declare
 begin
   for v_exact in 0 .. 1 loop
     begin
-      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
+      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
                                      p_without, p_room, p_limit, p_now, p_shard);
       v_first := hwqueue.enter_first(v_places, hwqueue.checked_at_front(p_state.profile_id, p_queue_id, p_shard), p_state.node_id,
                                      v_exact = 1, p_now, p_shard);

@@ -69,7 +69,8 @@ language plpgsql volatile
 as $$
 begin
   delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
-  update hwqueue.node_state s set classes_seen = '0', classes_judged = '{}', pinned_queues = '{}', moved_xid = pg_current_xact_id()
+  update hwqueue.node_state s set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, pinned_queues = '{}',
+                                  moved_xid = pg_current_xact_id()
   where s.shard_id = p_shard and s.node_id = p_node;
 end
 $$;

@@ -34,7 +34,7 @@ begin
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
     where p.shard_id = p_shard and (p_class.is_pinned
-             or p.classes_seen <= p_class.created_xid and p_class.class_id <> all (p.classes_judged))
+             or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
     select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id

@@ -1,119 +1,184 @@
--- Judging in batches of at most 500 classes, in the order of the transactions that wrote them: a claim judges one, and up to
--- eight while it finds nothing to run, so it is bounded however many classes are new; what it judged is kept.
+-- Judging in batches, in the order of the transactions that wrote the classes: a claim judges one batch of up to 500, up to eight while it
+-- finds nothing to run, and reap judges ahead of claims. What was judged is kept.
+--
+-- How far a profile (and for classes that name nodes, resources or trust domains: a node) has come is what its last judge has seen
+-- (common/seen.sql): classes_unseen and classes_seen, the latter being its next_xid. A batch may end amid the classes of one transaction:
+-- those of judged_xid up to judged_class are judged, too. That is a sound place to stop, since ids grow within a transaction.
 
--- A mark that no transaction of this server can have left comes from another one (a restored dump): start again.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.valid_mark(p_mark xid8) returns xid8
-language sql stable
-as $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
-
--- The next classes to judge: written by p_seen or later, not judged yet, hanging on one of the anchors. Claims forbid bitmap scans; this
--- is what the GIN index on anchors is for.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard int)
-returns bigint[]
-language sql stable set enable_bitmapscan = on
+-- Whether there are classes that have not been judged by whoever has seen this. Ordered, so that each half is one probe of the index:
+-- mostly there is nothing, and a scan would read every class to find that out.
+create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard int) returns boolean
+language plpgsql stable
 as $$
-  select array(
+begin
+  return (select c.class_id from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.created_xid >= p_seen order by c.created_xid limit 1) is not null
+      or (select c.class_id from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.created_xid = any (p_unseen) limit 1) is not null;
+end
+$$;
+
+-- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and left classes. A busy moment leaves
+-- many ids behind, and each costs claims an index probe, so whoever writes the row anyway writes them shorter.
+create or replace function hwqueue.still_unseen(p_unseen xid8[], p_shard int) returns xid8[]
+language plpgsql stable
+as $$
+begin
+  return case when p_unseen = '{}' then p_unseen else array(
+    select u from unnest(p_unseen) u
+    where not hwqueue.has_ended(u)
+       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
+end
+$$;
+
+-- The next classes to judge, of those that hang on one of the anchors, and what has been judged once they are.
+-- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended, or of the caller's. The caller's own
+-- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others.
+-- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
+create or replace function hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
+                                                out batch bigint[], out judged hwqueue.judged)
+language plpgsql volatile set enable_bitmapscan = on
+as $$
+declare
+  v_own xid8 := pg_current_xact_id_if_assigned();
+  v_from hwqueue.judged := case when hwqueue.valid_mark(p_from.next_xid) = p_from.next_xid then p_from
+                                      else row('0', '{}', null, null)::hwqueue.judged end;
+  v_now record;
+  v_last xid8;
+begin
+  select s.unseen, s.next_xid, b.classes, b.xids into v_now
+  from hwqueue.seen_now() s
+  cross join lateral (
+    select coalesce(array_agg(k.class_id order by k.is_own, k.created_xid, k.class_id), '{}') as classes,
+           array_agg(k.created_xid order by k.is_own, k.created_xid, k.class_id) as xids
+    from (
+      select u.* from (
+        select false as is_own, x.created_xid, x.class_id
+        from unnest(v_from.unseen) r(xid)
+        cross join lateral (
+          select c.created_xid, c.class_id from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
+            and c.is_pinned = p_pinned and c.anchors && p_anchors
+          order by c.class_id limit p_limit) x
+        where r.xid < v_from.next_xid and r.xid is distinct from v_own
+        union all
+        (select false, c.created_xid, c.class_id from hwqueue.placement_class c
+         where c.shard_id = p_shard
+           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
+           and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
+         order by c.created_xid, c.class_id limit p_limit)
+        union all
+        (select true, c.created_xid, c.class_id from hwqueue.placement_class c
+         where c.shard_id = p_shard and c.created_xid = v_own and c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end
+           and c.is_pinned = p_pinned and c.anchors && p_anchors
+         order by c.class_id limit p_limit)
+      ) u order by u.is_own, u.created_xid, u.class_id limit p_limit) k) b;
+  batch := v_now.classes;
+  v_last := v_now.xids[cardinality(batch)];
+  judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judged;
+  if cardinality(batch) = p_limit and v_last is distinct from v_own then  -- there may be more: what comes behind the last of them is unseen
+    judged.next_xid := greatest(v_last, v_from.next_xid);
+    judged.unseen := array(
+      select u from unnest(v_now.unseen || v_from.unseen) u
+      where u < judged.next_xid and (u = any (v_now.unseen) or u >= v_last) group by u);
+  elsif v_last is distinct from v_own then  -- all are judged
+    judged.xid := case when v_from.xid = v_own then v_own end;
+    judged.class_id := case when v_from.xid = v_own then v_from.class_id end;
+  end if;
+end
+$$;
+
+-- Estimates the reach of those classes of a batch that ask for GPUs and have no estimate: it orders claims of nothing else. For the rest,
+-- and when another session is at it, reap makes the estimate.
+-- Locks: the shard's row, skip locked.
+create or replace function hwqueue.estimate_batch(p_batch bigint[], p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refresh_reach(array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned = p_pinned and c.anchors && p_anchors
-      and not exists (select 1 from unnest(p_judged) j where j = c.class_id)
-    order by c.created_xid, c.class_id limit 500)
+    where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
+      and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
+    order by c.class_id limit 50), p_shard);
+end
 $$;
 
--- Up to where all classes are judged once these are: the horizon, or, when the batch was full, the last of it.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard int) returns xid8
-language sql stable
-as $$
-  select case when cardinality(p_batch) < 500 then p_horizon else least(p_horizon, (
-    select c.created_xid from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = p_batch[cardinality(p_batch)])) end
-$$;
-
--- Of the judged classes, those that the mark does not speak for.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard int) returns bigint[]
-language sql stable
-as $$
-  select array(
-    select c.class_id from unnest(p_judged) j join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j
-    where c.created_xid >= p_mark)
-$$;
-
--- Judges a batch for a profile; true when there may be more.
--- Locks: the caller holds the profile's row; the shard's row, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard int) returns boolean
+-- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more.
+-- Locks: the caller holds the profile's row; the shard's row, skip locked.
+create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_profile.classes_seen), p_profile.classes_judged, p_profile.anchors,
-                                             false, p_shard);
-  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
+  v_next record;
 begin
-  if v_batch = '{}' and p_profile.classes_seen = v_mark then
-    return false;
-  end if;
-  perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
-  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
-         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
-  from hwqueue.placement_class c
-  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
-  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
-  where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.suits(c, p_profile, null, '{}')
-  on conflict do nothing;
-  perform hwqueue.note_eligible(p_profile.profile_id, v_batch, p_shard);
-  -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
-  if hwqueue.refresh_reach(array(
-       select b from unnest(v_batch) b
-       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = b)), p_shard) is null then
-    return false;
+  select n.batch, n.judged into v_next
+  from hwqueue.next_classes(
+    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judged,
+    p_profile.anchors, false, p_limit, p_shard) n;
+  if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
+    return 0;  -- what is unseen is the caller's own, and judged
+  elsif v_next.batch <> '{}' then
+    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
+    insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+      gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+    select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+           c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
+    from hwqueue.placement_class c
+    cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
+    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
+    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
+      and hwqueue.suits(c, p_profile, null, '{}')
+    on conflict do nothing;
+    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard), hwqueue.estimate_batch(v_next.batch, p_shard);
   end if;
   update hwqueue.profile p
-  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
+  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
+      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_seen = v_mark where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-  return cardinality(v_batch) = 500;
+  update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
+  where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
+  return cardinality(v_next.batch);
 end
 $$;
 
 -- The same for the classes that name nodes, resources or trust domains, for one node. With all its attestations: a claim asks which of
 -- them have expired.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard int) returns boolean
+-- Locks: node_state is held by the caller.
+create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_resources uuid[] := p_node.resources || p_node.gpu_ids;
-  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_state.classes_seen), p_state.classes_judged, p_node.anchors, true, p_shard);
-  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
+  v_next record;
 begin
-  if v_batch = '{}' and p_state.classes_seen = v_mark then
-    return false;
+  select n.batch, n.judged into v_next
+  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judged,
+                            p_node.anchors, true, p_limit, p_shard) n;
+  if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
+    return 0;
+  elsif v_next.batch <> '{}' then
+    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
+    insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+      gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+    select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+           c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
+    from hwqueue.placement_class c
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
+    cross join lateral (
+      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
+    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
+      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
+    on conflict do nothing;
   end if;
-  perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
-  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
-         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
-  from hwqueue.placement_class c
-  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
-  cross join lateral (
-    select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
-  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-  where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
-  on conflict do nothing;
   update hwqueue.node_state s
-  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
-      pinned_queues = array(select distinct e.queue_id from hwqueue.node_eligibility e
-                            where e.shard_id = p_shard and e.node_id = p_node.node_id)
+  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
+      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
+      pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
+        select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  return cardinality(v_batch) = 500;
+  return cardinality(v_next.batch);
 end
 $$;

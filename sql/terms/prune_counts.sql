@@ -7,7 +7,7 @@
 create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard int) returns boolean
 language sql stable
 as $$
-  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)), true)
+  select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
   from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
 $$;
 

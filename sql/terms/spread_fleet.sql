@@ -1,20 +1,11 @@
--- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two things, each with the transactions that it
--- knows nothing of (unseen, and those from next_xid on; a transaction does not know what it does afterwards, so its own is among them):
+-- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two things, each with what its reader had seen
+-- (common/seen.sql):
 --   spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no node has moved or come
 --     back (node_state.moved_xid) and none can have died (live_until). A sign of life may be committed long after it was given: then its node
 --     was alive to itself and dead to the look, and says nothing of coming back. So the look names all that may yet live by such a sign
 --     (doubtful): it was given within their timeout, and is good for another one.
 --   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where leases have ended since, the count says
 --     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
-
--- What a look knows nothing of.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.seen_now(out unseen xid8[], out next_xid xid8)
-language sql stable
-as $$
-  select array(select pg_snapshot_xip(pg_current_snapshot())
-               union select x from pg_current_xact_id_if_assigned() x where x is not null), pg_snapshot_xmax(pg_current_snapshot())
-$$;
 
 -- Whether a node has moved or come back in a transaction that a look knew nothing of.
 -- Locks: none. Raises: nothing. Idempotent: yes.
