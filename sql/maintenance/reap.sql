@@ -1,6 +1,6 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
 -- tainted nodes; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are silent and which classes no node
--- may run. Safe to call from anywhere at any time; every part takes at most p_limit and
+-- may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes at most p_limit and
 -- skips what others hold.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit, call again.
@@ -52,6 +52,7 @@ declare
   v_postponed int;
   v_scheduled int;
   v_stays int;
+  v_judged record;
   v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
@@ -81,6 +82,11 @@ begin
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
+  if p_holds then
+    select c.judged, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, p_shard) c;
+    v_from.judged_profile := v_judged.next_after;
+    v_uncounted := v_uncounted or v_judged.judged = p_limit;
+  end if;
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);

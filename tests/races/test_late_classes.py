@@ -1,0 +1,226 @@
+"""New classes whose transactions commit late, or are the claim's own: none stays unjudged."""
+
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, register
+from tests.races.interleave import Actor, interleave
+from tests.races.terms import ids
+
+MANY = 1200  # more than two batches
+
+_BEHIND = """
+  select count(*) from hwqueue.profile p
+  where hwqueue.has_new_classes(p.classes_seen, p.classes_unseen, p.shard_id)
+"""
+_UNSEEN = """
+  select array(select unnest(p.classes_unseen)::text),
+         array(select unnest(s.classes_unseen)::text), array(select unnest(n.classes_unseen)::text)
+  from hwqueue.profile p
+  join hwqueue.profile_queue s using (shard_id, profile_id)
+  join hwqueue.node_state n using (shard_id, profile_id)
+"""
+
+
+def label(name: str, node: UUID | None = None) -> dict[str, object]:
+    """Options that make a class of their own; about a node, it is judged for each node."""
+    about = {"placement": {"require": [{"node": str(node)}]}} if node else {}
+    return {"labels": {"class": name}} | about
+
+
+def spawn_many(direct: Direct, name: str, count: int, node: UUID | None = None) -> list[UUID]:
+    """Spawn leases of classes of their own, in one transaction."""
+    options = [label(f"{name}-{number}", node) for number in range(count)]
+    return [row["lease_id"] for row in direct.spawn_many(QUEUE, options)]
+
+
+def drain(direct: Direct, node: tuple[UUID, int], qty: int = 1000) -> list[UUID]:
+    """Claim until there is nothing; what was claimed."""
+    got: list[UUID] = []
+    while found := ids(direct.claim(QUEUE, *node, qty=qty)):
+        got += found
+    return got
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_class_that_commits_late(
+    conn: psycopg.Connection, dsn: str, pinned: bool, end: str
+) -> None:
+    """Others that came before, while and after it ran have been judged meanwhile."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    about = node[0] if pinned else None
+    with interleave(dsn) as actor:
+        late, later = actor(), actor()
+        assert drain(direct, node) == []
+        late.begin()
+        slow = late.direct.spawn(QUEUE, label("slow", about))["lease_id"]
+        first = direct.spawn(QUEUE, label("first", about))["lease_id"]
+        assert drain(direct, node) == [first]
+        later.begin()
+        slower = later.direct.spawn(QUEUE, label("slower", about))["lease_id"]
+        second = direct.spawn(QUEUE, label("second", about))["lease_id"]
+        assert drain(direct, node) == [second]
+        getattr(late, end)()
+        assert drain(direct, node) == ([slow] if end == "commit" else [])
+        third = direct.spawn(QUEUE, label("third", about))["lease_id"]
+        assert drain(direct, node) == [third]
+        later.commit()
+        assert drain(direct, node) == [slower]
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_many_classes_that_commit_while_a_node_catches_up(
+    conn: psycopg.Connection, dsn: str, pinned: bool
+) -> None:
+    """A batch ends amid the classes of one transaction; older ones commit before the next."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    about = node[0] if pinned else None
+    with interleave(dsn) as actor:
+        early, late = actor(), actor()
+        early.begin()
+        expected = spawn_many(early.direct, "early", 700, about)
+        expected += spawn_many(direct, "between", MANY, about)
+        late.begin()
+        expected += spawn_many(late.direct, "late", 700, about)
+        got = ids(direct.claim(QUEUE, *node))
+        early.commit()
+        got += ids(direct.claim(QUEUE, *node))
+        late.commit()
+        expected += spawn_many(direct, "last", 600, about)
+        got += drain(direct, node)
+    assert sorted(got) == sorted(expected)
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_claim_judges_its_own_transactions_classes(
+    conn: psycopg.Connection, dsn: str, pinned: bool
+) -> None:
+    """However many: those of others get their turn in between, and later ones of its own."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    about = node[0] if pinned else None
+    with interleave(dsn) as actor:
+        own: Actor = actor()
+        own.begin()
+        mine = spawn_many(own.direct, "own", MANY, about)
+        others = spawn_many(direct, "other", MANY, about)
+        got = drain(own.direct, node)
+        mine += spawn_many(own.direct, "more", 10, about)
+        others += spawn_many(direct, "another", 10, about)
+        got += drain(own.direct, node)
+        assert sorted(got) == sorted(mine + others)
+        own.rollback()
+    assert sorted(drain(direct, node)) == sorted(others)
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+def test_reap_judges_ahead(conn: psycopg.Connection, dsn: str) -> None:
+    """For each profile in use, up to its limit a call; the claim then has nothing to judge."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    nodes = [register(conn, number, labels={"pool": number % 2}) for number in range(4)]
+    for node in nodes:
+        assert direct.claim(QUEUE, *node) == []
+    with interleave(dsn) as actor:
+        late = actor()
+        late.begin()
+        slow = late.direct.spawn(QUEUE, label("slow"))["lease_id"]
+        leases = spawn_many(direct, "new", 700)
+        reaps = 0
+        while conn.execute("select more from hwqueue.reap(500)").fetchall() == [(True,)]:
+            reaps += 1
+        assert reaps == 2  # 1,400 judgements: the third ends below the limit
+        assert conn.execute(_BEHIND).fetchall() == [(0,)]
+        late.commit()
+        conn.execute("select hwqueue.reap()")
+        assert conn.execute(_BEHIND).fetchall() == [(0,)]
+    assert drain(direct, nodes[0]) == [slow, *leases]
+
+
+def test_reap_leaves_a_profile_that_a_claim_judges_for(conn: psycopg.Connection, dsn: str) -> None:
+    """It does not wait, and judges when the claim has ended."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    with interleave(dsn, "300ms") as actor:
+        claimer = actor()
+        direct.spawn(QUEUE, label("one"))
+        direct.spawn(QUEUE, label("two"))
+        claimer.begin()
+        assert len(claimer.direct.claim(QUEUE, *node)) == 1
+        conn.execute("select hwqueue.reap()")
+        claimer.rollback()
+        assert conn.execute(_BEHIND).fetchall() == [(1,)]
+        conn.execute("select hwqueue.reap()")
+        assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+def test_transactions_that_have_ended_are_forgotten(conn: psycopg.Connection, dsn: str) -> None:
+    """A busy moment leaves nothing behind that claims would have to ask about for ever."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    with interleave(dsn) as actor:
+        writers = [actor() for _ in range(3)]
+        held = []
+        for writer in writers:
+            writer.begin()
+            [row] = writer.conn.execute("select pg_current_xact_id()::text").fetchall()
+            held.append(row[0])
+        left = writers[1].direct.spawn(QUEUE, label("left"))["lease_id"]
+        direct.spawn(QUEUE, label("one"))
+        assert len(direct.claim(QUEUE, *node)) == 1
+        for found in unseen(conn):
+            assert set(held) <= found
+        for writer in writers[:2]:
+            writer.commit()
+        # what has ended and left a class stays until the class is judged
+        direct.heartbeat(*node, [])
+        assert set(held) & unseen(conn)[2] == set(held[1:])
+        conn.execute("select hwqueue.reap()")
+        assert ids(direct.claim(QUEUE, *node)) == [left]
+        direct.heartbeat(*node, [])
+        conn.execute("select hwqueue.reap()")
+        for found in unseen(conn):
+            assert set(held) & found == set(held[2:])
+
+
+def unseen(conn: psycopg.Connection) -> list[set[str]]:
+    """The transactions whose classes the profile, its queue and the node have not seen."""
+    [found] = conn.execute(_UNSEEN).fetchall()
+    return [set(column) for column in found]
+
+
+def test_a_restored_dump_starts_again(conn: psycopg.Connection) -> None:
+    """Its ids are ahead of the server's: all classes are judged again, new ones among them."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    pinned = label("pinned", node[0])
+    old = [direct.spawn(QUEUE, given)["lease_id"] for given in ({}, pinned) for _ in range(2)]
+    assert ids(direct.claim(QUEUE, *node)) == old[:1]
+    ahead = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
+    for table in ("profile", "profile_queue", "node_state"):
+        conn.execute(
+            f"update hwqueue.{table} set classes_seen = {ahead}, classes_unseen = array[{ahead}]".encode()
+        )
+    conn.execute(f"update hwqueue.placement_class set created_xid = {ahead}".encode())
+    conn.execute(
+        "update hwqueue.shard set system_identifier = system_identifier + 1,"
+        " server_started_at = server_started_at - interval '1 hour'"
+    )
+    conn.execute("update hwqueue.node_state set server_started_at = null")
+    new = [direct.spawn(QUEUE, label(str(uuid4())))["lease_id"]]
+    assert drain(direct, node) == [*old[1:], *new]
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]

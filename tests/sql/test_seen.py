@@ -1,0 +1,115 @@
+"""What a reader has seen, and what it asks for the next time: common/seen.sql."""
+
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+OWN = "select pg_current_xact_id()::text"
+IS_UNSEEN = "select hwqueue.is_unseen(%s::text::xid8, %s::text[]::xid8[], %s::text::xid8)"
+HAS_ENDED = "select hwqueue.has_ended(%s::text::xid8)"
+
+
+class Reader:
+    """What one session has seen at a time."""
+
+    def __init__(self, conn: psycopg.Connection) -> None:
+        self.conn = conn
+        [(unseen, next_xid)] = conn.execute(
+            "select unseen::text[], next_xid::text from hwqueue.seen_now()"
+        ).fetchall()
+        self.unseen: list[str] = unseen
+        self.next_xid: str = next_xid
+
+    def misses(self, xid: str) -> bool:
+        """Whether it cannot have seen what the transaction wrote."""
+        return ask(self.conn, IS_UNSEEN, xid, self.unseen, self.next_xid)
+
+
+def ask(conn: psycopg.Connection, query: str, *values: object) -> bool:
+    """The one answer of a question."""
+    [(answer,)] = conn.execute(query.encode(), values).fetchall()
+    assert isinstance(answer, bool)
+    return answer
+
+
+def xid(conn: psycopg.Connection) -> str:
+    """The id of the session's transaction, given to it now if it has none."""
+    [(found,)] = conn.execute(OWN).fetchall()
+    return str(found)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_who_ran_and_who_came_later_are_unseen(
+    conn: psycopg.Connection, dsn: str, end: str
+) -> None:
+    """Also once they have ended: what is asked is what the reader saw then."""
+    with ExitStack() as stack:
+        running, later = (stack.enter_context(psycopg.connect(dsn)) for _ in range(2))
+        ended, open_id = xid(conn), xid(running)
+        reader = Reader(conn)
+        later_id = xid(later)
+        for found in (open_id, later_id):
+            assert reader.misses(found)
+            assert not ask(conn, HAS_ENDED, found)
+        assert not reader.misses(ended)
+        getattr(running, end)()
+        getattr(later, end)()
+        for found in (open_id, later_id):
+            assert reader.misses(found)
+            assert ask(conn, HAS_ENDED, found)
+        again = Reader(conn)
+        assert not again.misses(open_id)
+        assert not again.misses(later_id)
+
+
+def test_the_readers_own_transaction_is_unseen(conn: psycopg.Connection, dsn: str) -> None:
+    """It may go on writing, whether younger transactions have ended or not."""
+    with psycopg.connect(dsn) as own:
+        own_id = xid(own)
+        for _ in range(2):
+            reader = Reader(own)
+            assert reader.misses(own_id)
+            assert not ask(own, HAS_ENDED, own_id)
+            younger = xid(conn)
+        assert int(younger) > int(own_id)
+
+
+def test_a_subtransaction_counts_by_its_top(conn: psycopg.Connection, dsn: str) -> None:
+    """Rows carry the id of the whole transaction, which a snapshot names."""
+    with psycopg.connect(dsn) as other:
+        other.execute("savepoint a")
+        inner = xid(other)
+        other.execute("release a")
+        assert xid(other) == inner
+        reader = Reader(conn)
+        assert reader.misses(inner)
+        other.execute("savepoint b")
+        other.rollback()
+        assert reader.misses(inner)
+        assert not Reader(conn).misses(inner)
+
+
+def test_a_prepared_transaction_runs_until_it_is_finished(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    [(allowed,)] = conn.execute("show max_prepared_transactions").fetchall()
+    if allowed == "0":
+        pytest.skip("max_prepared_transactions is 0")
+    with psycopg.connect(dsn, autocommit=True) as other:
+        other.execute("begin")
+        held = xid(other)
+        other.execute("prepare transaction 'seen'")
+        assert Reader(conn).misses(held)
+        other.execute("commit prepared 'seen'")
+        assert not Reader(conn).misses(held)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_another_server_left(conn: psycopg.Connection, ahead: bool) -> None:
+    """Ids that this server has not come to say nothing; nothing has been seen then."""
+    mark = int(xid(conn)) + (1000 if ahead else 0)
+    [(valid,)] = conn.execute(
+        "select hwqueue.valid_mark(%s::text::xid8)::text", [str(mark)]
+    ).fetchall()
+    assert valid == ("0" if ahead else str(mark))
