@@ -16,12 +16,17 @@ declare
 begin
   extra := '[]'::jsonb;
   more := false;
+  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
+  -- mostly there is nothing: one question for both
+  if not hwqueue.has_new_classes(least(hwqueue.valid_mark(v_profile.classes_seen), hwqueue.valid_mark(p_state.classes_seen)),
+                                 v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
+    return;
+  end if;
   -- read again: current_generation has reset what was seen since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
   if hwqueue.has_new_classes(hwqueue.valid_mark(v_state.classes_seen), v_state.classes_unseen, p_shard) then
     more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
   end if;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
     return;
   end if;
