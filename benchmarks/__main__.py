@@ -21,6 +21,7 @@ from benchmarks.questions.cost import cost
 from benchmarks.questions.events import events
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
+from benchmarks.questions.horizon import horizon
 from benchmarks.questions.leases import payloads, priorities
 from benchmarks.questions.others import others
 from benchmarks.questions.smoke import smoke
@@ -37,6 +38,7 @@ QUESTIONS = (
     eligible,
     active,
     existing,
+    horizon,
     nodes,
     profiles,
     payloads,

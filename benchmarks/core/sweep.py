@@ -4,8 +4,8 @@ Every scene has a database of its own on one server. Claims go round the databas
 that all see the machine in the same mood; a figure is the ratio of the medians of a round.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from statistics import median
 
@@ -35,9 +35,15 @@ class Claims:
 
 
 def sweep(
-    run: Run, cases: Sequence[Case], claims: int, rounds: int
+    run: Run,
+    cases: Sequence[Case],
+    claims: int,
+    rounds: int,
+    beside: Callable[[Sequence[str]], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> tuple[tuple[Figure, ...], dict[str, str]]:
     """Measure the claim p50 of each case over that of the first; and on what machine.
+
+    `beside` goes on while claims are made, in the prepared databases, one for each case.
 
     Raises: RanDryError when a scene holds fewer leases than are claimed.
     """
@@ -47,6 +53,7 @@ def sweep(
         for case, dsn in zip(cases, dsns, strict=True):
             run.tell(f"preparing: {case.name}")
             claimers.append(stack.enter_context(closing(case.scene.prepare(run, dsn))))
+        stack.enter_context(beside(dsns))
         _round(claimers, claims)  # warms caches and plans
         by_round = [
             _round(claimers, claims) for _ in run.track(range(rounds), f"{rounds} rounds of claims")

@@ -23,6 +23,7 @@ SMALL = {
     "eligible": [*FEW, "--sizes", "20", "--sizes", "40"],
     "active": [*FEW, "--classes", "1", "--classes", "3", "--waiting", "30"],
     "existing": [*FEW, "--classes", "10", "--classes", "20", "--waiting", "20"],
+    "horizon": [*FEW, "--classes", "1", "--classes", "3"],
     "nodes": [*FEW, "--counts", "1", "--counts", "3"],
     "profiles": [*FEW, "--counts", "1", "--counts", "3"],
     "payloads": [*FEW, "--sizes", "100", "--sizes", "10000"],

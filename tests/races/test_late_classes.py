@@ -1,5 +1,6 @@
 """New classes whose transactions commit late, or are the claim's own: none stays unjudged."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -10,6 +11,14 @@ from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor, interleave
 from tests.races.terms import ids
 
+_ID = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
+_AHEAD = [
+    *(
+        f"update hwqueue.{table} set classes_seen = {_ID}, classes_unseen = array[{_ID}]".encode()
+        for table in ("profile", "profile_queue", "node_state")
+    ),
+    f"update hwqueue.placement_class set created_xid = {_ID}".encode(),
+]
 MANY = 1200  # more than two batches
 
 _BEHIND = """
@@ -25,10 +34,10 @@ _UNSEEN = """
 """
 
 
-def label(name: str, node: UUID | None = None) -> dict[str, object]:
+def label(name: str, node: UUID | None = None) -> dict[str, Any]:
     """Options that make a class of their own; about a node, it is judged for each node."""
-    about = {"placement": {"require": [{"node": str(node)}]}} if node else {}
-    return {"labels": {"class": name}} | about
+    about: dict[str, Any] = {"placement": {"require": [{"node": str(node)}]}} if node else {}
+    return {"labels": {"class": name}, **about}
 
 
 def spawn_many(direct: Direct, name: str, count: int, node: UUID | None = None) -> list[UUID]:
@@ -210,12 +219,8 @@ def test_a_restored_dump_starts_again(conn: psycopg.Connection) -> None:
     pinned = label("pinned", node[0])
     old = [direct.spawn(QUEUE, given)["lease_id"] for given in ({}, pinned) for _ in range(2)]
     assert ids(direct.claim(QUEUE, *node)) == old[:1]
-    ahead = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
-    for table in ("profile", "profile_queue", "node_state"):
-        conn.execute(
-            f"update hwqueue.{table} set classes_seen = {ahead}, classes_unseen = array[{ahead}]".encode()
-        )
-    conn.execute(f"update hwqueue.placement_class set created_xid = {ahead}".encode())
+    for statement in _AHEAD:
+        conn.execute(statement)
     conn.execute(
         "update hwqueue.shard set system_identifier = system_identifier + 1,"
         " server_started_at = server_started_at - interval '1 hour'"
