@@ -39,3 +39,23 @@ create index placement_class_unjudged on hwqueue.placement_class (shard_id, is_p
 -- Where judging ahead of claims goes on.
 alter table hwqueue.reap_mark add column judged_profile bigint not null default 0;
 comment on column hwqueue.reap_mark.judged_profile is 'the last profile that was looked at for classes to judge';
+
+-- Nodes that differ only in labels with very many values, which no class mentions, are judged as one.
+alter table hwqueue.profile
+  add column judged_as bigint,
+  add column left_out text[] not null default '{}';
+comment on column hwqueue.profile.judged_as is 'the profile that is judged for this one: the same without some labels; null: itself';
+comment on column hwqueue.profile.left_out is 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
+create index profile_judged_as on hwqueue.profile (shard_id, judged_as) where judged_as is not null;
+
+-- Labels that have very many values.
+create table hwqueue.left_out_label (
+  shard_id int not null,
+  key text not null,
+  is_mentioned boolean not null,
+  unseen xid8[] not null,
+  next_xid xid8 not null,
+  primary key (shard_id, key)
+);
+comment on column hwqueue.left_out_label.is_mentioned is 'some class mentions it: it is left out no more';
+comment on column hwqueue.left_out_label.next_xid is 'with unseen: what was seen of the classes when they were last asked';

@@ -60,6 +60,7 @@ begin
     update hwqueue.node_state n
     set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
     update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    update hwqueue.left_out_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;

@@ -68,7 +68,8 @@ language plpgsql volatile
 as $$
 begin
   update hwqueue.node_state s
-  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
+  set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id),
+      heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
         and n.core_ids = '{}',
       is_counted = hwqueue.is_counted(n)

@@ -23,6 +23,7 @@ declare
   v_published int;
   v_moved boolean;
 begin
+  v_node.profile_id := p_state.profile_id;  -- as it is judged
   v_picked.places := '{}';
   v_picked.is_plain := false;
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then

@@ -48,7 +48,7 @@ begin
     -- the fence (offset 0): by key, whatever the statistics say
     cross join lateral (
       select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
-    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
+    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
       -- what is plainly too small needs no closer look, which is dear
       and coalesce(n.cpu_milli >= p_class.cpu_milli, true) and coalesce(n.memory_mib >= p_class.memory_mib, true)
       and cardinality(n.gpu_ids) >= p_class.gpu_count

@@ -59,10 +59,12 @@ begin
     where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
       and p.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
+      and not exists (select 1 from hwqueue.profile j where j.shard_id = p_shard and j.judged_as = p.profile_id)
     order by p.profile_id for update of p skip locked
   loop
     -- again, now that the row is held: a registration may have committed between the look and the lock
-    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = v_profile_id);
+    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = v_profile_id)
+               or exists (select 1 from hwqueue.profile j where j.shard_id = p_shard and j.judged_as = v_profile_id);
     delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = v_profile_id;
     get diagnostics v_rows = row_count;
     delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = v_profile_id;

@@ -83,6 +83,7 @@ begin
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
   if p_holds then
+    perform hwqueue.split_profiles(p_limit, p_shard);
     select c.judged, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, p_shard) c;
     v_from.judged_profile := v_judged.next_after;
     v_uncounted := v_uncounted or v_judged.judged = p_limit;

@@ -24,7 +24,9 @@ begin
     where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
       and (hwqueue.has_new_classes(hwqueue.valid_mark(p.classes_seen), p.classes_unseen, p_shard)
            or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
-      and exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null)
+      and p.judged_as is null and exists (
+        select 1 from hwqueue.node n
+        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard)) and n.deregistered_at is null)
     order by p.profile_id
   loop
     loop

@@ -16,7 +16,7 @@ as $$
 $$;
 
 -- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is written.
--- Locks: the profile, for key share. Raises: nothing. Idempotent: yes.
+-- Locks: the profile, for key share, and if it is new the one that is judged for it. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -26,16 +26,17 @@ declare
   v_profile_id bigint;
 begin
   loop
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
-      gpu_share_mode, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
-      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode, p_now)
-    on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
     if found then
       return v_profile_id;
     end if;
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
+      gpu_share_mode, judged_as, created_at)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
+      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode,
+      hwqueue.find_judged_profile(p_node, p_now, p_shard), p_now)
+    on conflict do nothing;
   end loop;
 end
 $$;

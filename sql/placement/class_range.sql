@@ -33,7 +33,7 @@ begin
     union all  -- those that have not seen the class yet
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
-    where p.shard_id = p_shard and (p_class.is_pinned
+    where p.shard_id = p_shard and p.judged_as is null and (p_class.is_pinned
              or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
@@ -76,7 +76,7 @@ begin
     select s.seen_at + n.heartbeat_timeout
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.node_id <> all (p_without)
+    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     union all

@@ -178,7 +178,8 @@ begin
            c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
     from hwqueue.placement_class c
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id  -- p_node has the profile that is judged
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     cross join lateral (
       select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
     cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i

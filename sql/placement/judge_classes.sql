@@ -37,7 +37,7 @@ begin
   else
     v_batch := (hwqueue.next_classes(
       row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judged,
-      hwqueue.profile_anchors(p_node.labels, p_node.rack), false, c_limit, p_shard)).batch;
+      v_profile.anchors, false, c_limit, p_shard)).batch;
     perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
              hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra

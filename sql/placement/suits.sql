@@ -8,7 +8,8 @@ create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_prof
 returns boolean
 language sql immutable parallel safe
 as $$
-  select (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class, p_profile.left_out) end
+     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
      and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
      -- asked only where there may be something: most classes and nodes know no isolation
      and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null and p_class.gpu_wanted = '{}'

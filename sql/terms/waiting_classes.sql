@@ -6,11 +6,13 @@ language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
 declare
   v_moved xid8;
+  v_profile_id bigint;  -- that is judged for the node
 begin
   perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
   if not found then  -- nothing waits
     return;
   end if;
+  v_profile_id := (select s.profile_id from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id);
   v_moved := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
   return query
     with fresh as materialized (
@@ -41,7 +43,7 @@ begin
     join open_queue q on q.queue_id = k.queue_id
     cross join lateral (
       select e.affinity from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
+      where e.shard_id = p_shard and e.profile_id = v_profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
       union all
       select e.affinity from hwqueue.node_eligibility e
       where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = k.queue_id and e.class_id = k.class_id
