@@ -105,54 +105,101 @@ def _dump(value: Any, field: str) -> bytes:
 
 
 def check_json(value: Any, path: str, depth: int = 0) -> None:
-    """Refuse what JSON or Postgres cannot hold, naming its path."""
+    """Refuse what JSON or Postgres cannot hold, naming its path.
+
+    The path is put together on the way out of what was refused, so values that pass cost none.
+
+    Args:
+        depth: How deep `value` itself is nested.
+
+    Raises: BadArgument.
+    """
+    try:
+        _check(value, depth)
+    except _NotJson as found:
+        where = f"{path}{''.join(reversed(found.steps))}"
+        raise _refused(where, found.what, found.hint) from None
+
+
+class _NotJson(Exception):
+    """What was refused, and the steps from it outwards to the value that was checked."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.steps: list[str] = []
+
+
+def _check(value: Any, depth: int) -> None:
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, str):
-        check_text(value, path)
+        _check_text(value)
     elif isinstance(value, int):
         if value.bit_length() > MAX_INTEGER_BITS:
-            raise _refused(path, "has too many digits", "send it as a string")
+            raise _NotJson("has too many digits", "send it as a string")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise _refused(path, f"is {value}, which JSON has no word for", "use null or a string")
+            raise _NotJson(f"is {value}, which JSON has no word for", "use null or a string")
     elif isinstance(value, Mapping | list | tuple):
         if depth >= MAX_DEPTH:
-            raise _refused(path, f"is nested more than {MAX_DEPTH} deep", "flatten it")
-        _check_members(value, path, depth)
+            raise _NotJson(f"is nested more than {MAX_DEPTH} deep", "flatten it")
+        _check_members(value, depth)
     else:
-        raise _refused(
-            path,
+        raise _NotJson(
             f"is a {type(value).__qualname__}, not JSON",
             "convert it first: dataclasses, pydantic models, datetimes, UUIDs and Decimals are not "
             "converted for you",
         )
 
 
-def _check_members(
-    value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], path: str, depth: int
-) -> None:
+def _check_members(value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> None:
     if not isinstance(value, Mapping):
-        for index, member in enumerate(value):
-            check_json(member, f"{path}[{index}]", depth + 1)
+        index = 0
+        try:
+            for index, member in enumerate(value):  # noqa: B007
+                _check(member, depth + 1)
+        except _NotJson as found:
+            found.steps.append(f"[{index}]")
+            raise
         return
     for key, member in value.items():
-        if not isinstance(key, str):
-            raise _refused(path, f"has the key {key!r}, which is not a string", "use string keys")
-        check_text(key, f"{path} (key {key[:40]!r})")
-        check_json(member, f"{path}.{key}", depth + 1)
+        _check_key(key)
+        try:
+            _check(member, depth + 1)
+        except _NotJson as found:
+            found.steps.append(f".{key}")
+            raise
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str):
+        raise _NotJson(f"has the key {key!r}, which is not a string", "use string keys")
+    try:
+        _check_text(key)
+    except _NotJson as found:
+        found.steps.append(f" (key {key[:40]!r})")
+        raise
 
 
 def check_text(value: str, path: str) -> None:
-    """Refuse the two kinds of str that Postgres text cannot hold."""
+    """Refuse the two kinds of str that Postgres text cannot hold. Raises: BadArgument."""
+    try:
+        _check_text(value)
+    except _NotJson as found:
+        raise _refused(path, found.what, found.hint) from None
+
+
+def _check_text(value: str) -> None:
     if "\x00" in value:
-        raise _refused(path, "contains a NUL character", "remove it; binary data goes as base64")
+        raise _NotJson("contains a NUL character", "remove it; binary data goes as base64")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _refused(
-                path, "contains a lone surrogate", "decode the bytes it came from properly"
+            raise _NotJson(
+                "contains a lone surrogate", "decode the bytes it came from properly"
             ) from None
 
 

@@ -16,6 +16,7 @@ from hwqueue.server.auth import authenticators
 from hwqueue.server.bodies import BodyLimit
 from hwqueue.server.callers import Services
 from hwqueue.server.envelope import Envelope
+from hwqueue.server.large import Large
 from hwqueue.server.pools import Pools
 from hwqueue.server.rates import Rates
 from hwqueue.server.routers import ROUTERS, health, metrics
@@ -69,6 +70,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         rates,
         streams,
         authenticators(settings, pools, rates),
+        Large(settings),
     )
     app.state.metrics = registry_for(collector)
     problems.install(app)
@@ -89,7 +91,8 @@ def _middleware(settings: ServerSettings) -> list[Middleware]:
         Middleware(Envelope, json_logs=settings.json_logs),
         Middleware(
             BodyLimit,
-            max_bytes=settings.max_body_bytes,
+            max_bytes=min(settings.max_single_body_bytes, settings.max_body_bytes),
+            larger={f"{PREFIX}/leases/batch": settings.max_body_bytes},
             seconds=settings.body_timeout.total_seconds(),
         ),
         Middleware(Unchanged, below=f"{PREFIX}/"),

@@ -6,6 +6,7 @@ Starlette's own limit answers with plain text, outside of all that is around an 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -24,9 +25,13 @@ class BodyLimit:
     Nor does it wait for ever for what comes too slowly.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, seconds: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, max_bytes: int, larger: Mapping[str, int], seconds: float
+    ) -> None:
+        """`larger`: paths whose requests may have another number of bytes than `max_bytes`."""
         self._app = app
         self._max_bytes = max_bytes
+        self._larger = larger
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,9 +39,11 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        most = self._larger.get(scope["path"], self._max_bytes)
+        message_413 = f"a request may have {most} bytes here"
         said = Headers(scope=scope).get("content-length", "0")
-        if said.isdecimal() and int(said) > self._max_bytes:
-            await answer(Request(scope), 413, self._message, headers=_GO)(scope, receive, send)
+        if said.isdecimal() and int(said) > most:
+            await answer(Request(scope), 413, message_413, headers=_GO)(scope, receive, send)
             return
         size, is_all_here = 0, False
         until = asyncio.get_running_loop().time() + self._seconds
@@ -51,13 +58,9 @@ class BodyLimit:
             except TimeoutError as error:
                 raise HTTPException(408, "the request did not arrive in time", _GO) from error
             size += len(message.get("body", b""))
-            if size > self._max_bytes:
-                raise HTTPException(413, self._message, _GO)
+            if size > most:
+                raise HTTPException(413, message_413, _GO)
             is_all_here = not message.get("more_body", False)
             return message
 
         await self._app(scope, receive_counted, send)
-
-    @property
-    def _message(self) -> str:
-        return f"a request may have {self._max_bytes} bytes"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from starlette.types import Scope as ASGIScope
 from hwqueue.client import AsyncClient
 from hwqueue.errors import LeaseNotFound
 from hwqueue.server.auth import Authenticator, authenticate
+from hwqueue.server.large import LARGE, Beside, Large, LargeRequest, Unreadable
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import Refusal
 from hwqueue.server.rates import Rates
@@ -31,6 +32,8 @@ from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
 from hwqueue.types import Lease
+
+T = TypeVar("T")
 
 # Members of a placement that hold expressions.
 _WHERE_TERMS_ARE = ("require", "prefer", "when", "any")
@@ -51,6 +54,7 @@ class Services:
     rates: Rates
     streams: Streams
     authenticators: Sequence[Authenticator]
+    large: Large
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Caller:
 
     principal: Principal
     services: Services
+    large: Beside | None = None
+    """Of a large request: runs what takes long in a thread."""
 
     @property
     def tenant(self) -> str | None:
@@ -72,11 +78,18 @@ class Caller:
 
     def call(self) -> AbstractAsyncContextManager[AsyncClient]:
         """A client for what touches a few rows; one transaction, in the caller's name."""
-        return self.services.pools.call(self.principal.actor)
+        return self.services.pools.call(self.principal.actor, self.large)
 
     def read(self) -> AbstractAsyncContextManager[AsyncClient]:
         """A client for what may read a lot; it writes nothing."""
-        return self.services.pools.read(self.principal.actor)
+        return self.services.pools.read(self.principal.actor, self.large)
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """What `work` returns; of a large request in a thread."""
+        if self.large is None:
+            return work()
+        done: T = await self.large(work)
+        return done
 
     def own_tenant(self, asked: str | None, field: str) -> str | None:
         """The tenant of a request: the caller's only one, else what was asked.
@@ -170,10 +183,36 @@ class Route(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_known(request: Request) -> Response:
-            await principal_of(request)
-            return await handle(request)
+            principal = await principal_of(request)
+            if self.body_field is None:
+                return await handle(request)
+            body = await _body_of(request, principal)
+            if len(body) <= LARGE:
+                return await handle(request)
+            large: Large = request.app.state.services.large
+            async with large.turn(principal.caller):
+                request.state.beside = large.beside
+                try:
+                    return await handle(LargeRequest(request, body, self.body_field, large.beside))
+                except Unreadable as refused:
+                    raise refused.error from None
 
         return handle_known
+
+
+async def _body_of(request: Request, principal: Principal) -> bytes:
+    """The body, counted before it is read if the caller says how long it is.
+
+    Raises: Refusal (429), starlette's HTTPException (408, 413).
+    """
+    rates: Rates = request.app.state.services.rates
+    said = request.headers.get("content-length")
+    if said is not None:
+        await rates.count_bytes(principal.caller, int(said))
+        return await request.body()
+    body = await request.body()
+    await rates.count_bytes(principal.caller, len(body))
+    return body
 
 
 def _with_encoded_slashes(scope: ASGIScope) -> ASGIScope:
@@ -215,7 +254,7 @@ class Needs:
             )
         if request.scope["path"].startswith("/api/"):
             _check_parameters(request)
-        return Caller(principal, services)
+        return Caller(principal, services, getattr(request.state, "beside", None))
 
 
 def _check_parameters(request: Request) -> None:

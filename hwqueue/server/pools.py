@@ -20,6 +20,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
 from hwqueue.connections import WatchedAsyncConnection, careful_conninfo
+from hwqueue.server.large import Beside, LargeClient
 from hwqueue.server.problems import Refusal
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.together import Together
@@ -79,33 +80,38 @@ class Pools:
             return await client.schema_version()
 
     @asynccontextmanager
-    async def call(self, actor: str) -> AsyncIterator[AsyncClient]:
+    async def call(self, actor: str, beside: Beside | None = None) -> AsyncIterator[AsyncClient]:
         """A client for what touches a few rows; all its calls are one transaction.
+
+        Args:
+            beside: Runs what takes long in a thread; None: nothing will.
 
         Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
         """
-        async with self._turn(self._calls, actor), self.own_call(actor) as client:
+        async with self._turn(self._calls, actor), self.own_call(actor, beside) as client:
             yield client
 
     @asynccontextmanager
-    async def own_call(self, actor: str) -> AsyncIterator[AsyncClient]:
+    async def own_call(
+        self, actor: str, beside: Beside | None = None
+    ) -> AsyncIterator[AsyncClient]:
         """The same for what the server asks itself, whoever makes it."""
         async with self._calls.connection() as connection:
             try:
-                yield await _client(connection, actor, self._call_timeout)
+                yield await _client(connection, actor, self._call_timeout, beside)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
                 raise
 
     @asynccontextmanager
-    async def read(self, actor: str) -> AsyncIterator[AsyncClient]:
+    async def read(self, actor: str, beside: Beside | None = None) -> AsyncIterator[AsyncClient]:
         """A client for what may read a lot; it writes nothing.
 
-        Raises: as `call`.
+        Args, raises: as `call`.
         """
         async with self._turn(self._reads, actor), self._reads.connection() as connection:
-            yield await _client(connection, actor, self._read_timeout)
+            yield await _client(connection, actor, self._read_timeout, beside)
 
     @asynccontextmanager
     async def _turn(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
@@ -126,10 +132,12 @@ class Pools:
 
 
 async def _client(
-    connection: WatchedAsyncConnection, actor: str, timeout: timedelta
+    connection: WatchedAsyncConnection, actor: str, timeout: timedelta, beside: Beside | None
 ) -> AsyncClient:
     milliseconds = str(round(timeout.total_seconds() * 1000))
     await connection.execute(ACT_AS, {"actor": actor, "timeout": milliseconds})
+    if beside is not None:
+        return LargeClient.beside(connection, beside)
     return AsyncClient.on(connection)
 
 

@@ -54,7 +54,7 @@ _TRY_AGAIN = {"Retry-After": "1"}
 _PASSING = ("08", "57P0", "53", "40001", "40P01", "55P03", "25006")
 _MAX_EXACT = 2**53 - 1
 # Of a request: answers are no larger for requests that are wrong all over.
-_MOST_ERRORS = 100
+MOST_ERRORS = 100
 _MOST_OF_A_PATH = 300
 _log = logging.getLogger("hwqueue.server")
 
@@ -197,7 +197,7 @@ def _of_the_request(request: Request, error: RequestValidationError) -> Response
         code="QHA01",
         field=first.field,
         hint="the schema of requests is at /api/v1/openapi.json",
-        errors=found[:_MOST_ERRORS] if len(found) > 1 else None,
+        errors=found[:MOST_ERRORS] if len(found) > 1 else None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from limits import RateLimitItem, parse
+from limits import RateLimitItem, RateLimitItemPerSecond, parse
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import FixedWindowRateLimiter
 
@@ -21,12 +21,27 @@ class Rates:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._rate = settings.rate
+        # one request is never more than may come in a second
+        most = max(settings.bytes_per_second or 0, settings.max_body_bytes)
+        self._bytes = RateLimitItemPerSecond(most) if settings.bytes_per_second else None
         self._limiter = FixedWindowRateLimiter(MemoryStorage())
 
     async def count_request(self, caller: str) -> None:
         """Count a request. Raises: Refusal (429)."""
         if self._rate is not None and not await self._limiter.hit(self._rate, "request", caller):
             raise await self._too_many(self._rate, "request", caller)
+
+    async def count_bytes(self, caller: str, size: int) -> None:
+        """Count what a request sends. Raises: Refusal (429)."""
+        if self._bytes is not None and not await self._limiter.hit(
+            self._bytes, "bytes", caller, cost=size
+        ):
+            raise Refusal(
+                429,
+                f"too much in a second: {self._bytes.amount} bytes at most",
+                hint="wait, or send less at a time",
+                headers={"Retry-After": "1"},
+            )
 
     async def check_unknown(self, address: str) -> None:
         """Look whether this address may try yet another token. Raises: Refusal (429)."""

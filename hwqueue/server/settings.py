@@ -43,7 +43,11 @@ class ServerSettings:
             that is revoked still works, 0 to 5 minutes.
         rate_limit: Requests of each bearer, or where nobody is asked of each address, for each
             server process, such as "100/second"; None: no limit.
-        max_body_bytes: Largest request, 1 kB to 100 MB.
+        max_body_bytes: Largest batch of leases, 1 kB to 100 MB.
+        max_single_body_bytes: Largest request to any other address, 1 kB to 100 MB; a queue whose
+            `max_params_bytes` is larger than usual needs more.
+        bytes_per_second: What one bearer, or where nobody is asked one address, may send to each
+            server process in a second, one request at least; None: no limit.
         body_timeout: How long the body of a request may take to arrive, 100 ms to 1 h.
         max_streams: Most event streams at once for each server process, 0 to 10000.
         max_streams_per_caller: And of one bearer, or where nobody is asked of one address, 1 to
@@ -75,6 +79,8 @@ class ServerSettings:
     token_cache: timedelta = timedelta(seconds=5)
     rate_limit: str | None = "200/second"
     max_body_bytes: int = 8 * 2**20
+    max_single_body_bytes: int = 1_200_000
+    bytes_per_second: int | None = 16 * 2**20
     body_timeout: timedelta = timedelta(seconds=30)
     max_streams: int = 100
     max_streams_per_caller: int = 20
@@ -89,6 +95,9 @@ class ServerSettings:
         _check_number("pool_size", self.pool_size, 1, 1000)
         _check_number("read_pool_size", self.read_pool_size, 1, 100)
         _check_number("max_body_bytes", self.max_body_bytes, 1000, 100_000_000)
+        _check_number("max_single_body_bytes", self.max_single_body_bytes, 1000, 100_000_000)
+        if self.bytes_per_second is not None:
+            _check_number("bytes_per_second", self.bytes_per_second, 1000, 2**40)
         _check_number("max_streams", self.max_streams, 0, 10_000)
         _check_number("max_streams_per_caller", self.max_streams_per_caller, 1, 10_000)
         _check_number("workers", self.workers, 1, 100)

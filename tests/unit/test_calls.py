@@ -137,6 +137,27 @@ def test_all_json_is_taken(value: Any) -> None:
     check_json(value, "params")
 
 
+class CountedPath(str):
+    """A path that counts how often it is written into a longer one."""
+
+    __slots__ = ("written",)
+    written: int
+
+    def __format__(self, spec: str) -> str:
+        self.written += 1
+        return super().__format__(spec)
+
+
+def test_paths_are_made_of_what_is_refused_alone() -> None:
+    path = CountedPath("params")
+    path.written = 0
+    check_json({"a": [[n] for n in range(1000)], "b": {"c": "d"}}, path)
+    assert path.written == 0
+    with pytest.raises(BadArgument, match=r"params\.a\[1\]\[0\] is nan"):
+        check_json({"a": [[1], [math.nan], [math.nan]]}, path)
+    assert path.written == 1
+
+
 def test_json_that_is_too_large_is_refused_before_it_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
 from hwqueue.calls import Call, statement
@@ -36,11 +37,15 @@ class AsyncCaller:
 
     async def _call(self, call: Call, **values: Any) -> Rows:
         """The raw rows of a call. Arguments that are None keep the function's default."""
-        given = arguments(call, values)
+        given = await self._arguments(call, values)
         with translate():
             return await afinish(
                 self._runner.run(statement(call, tuple(given)), given, self._actor)
             )
+
+    async def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The checked arguments of a call. Raises: BadArgument."""
+        return arguments(call, values)
 
     async def _rows(self, call: Call, kind: type[T], **values: Any) -> list[T]:
         """The rows of a call, each as a `kind`."""

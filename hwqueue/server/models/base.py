@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 from typing import Annotated, Any
@@ -85,8 +86,22 @@ Whole = StrictInt
 Labels = Annotated[dict[str, str], Field(examples=[{"app": "render"}])]
 Object = dict[str, Any]
 
+_PLACEMENT_CHARS = 65_536
+
+
+def _short(value: Any) -> Any:
+    """Refuse at once what the database would refuse for its length after a walk over all of it."""
+    if not isinstance(value, dict):
+        return value
+    size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    if size > _PLACEMENT_CHARS:
+        raise ValueError(f"a placement may have {_PLACEMENT_CHARS} characters, this one has {size}")
+    return value
+
+
 Placement = Annotated[
     dict[str, Any],
+    BeforeValidator(_short),
     WithJsonSchema(
         {
             "type": "object",

@@ -62,7 +62,7 @@ async def spawn_lease(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Spawn a lease."""
-    options = _options(caller, body, "options", idempotency_key)
+    options = await caller.beside(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(
             body.queue, body.task, body.params, shard=caller.shard, **options
@@ -89,14 +89,16 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
             field="Idempotency-Key",
             hint="give each lease one: leases[].options.idempotency_key",
         )
-    leases = [
-        {
-            "task": spec.task,
-            "params": {} if spec.params is None else spec.params,
-            "options": _options(caller, spec, f"leases[{index}].options"),
-        }
-        for index, spec in enumerate(body.leases)
-    ]
+    leases = await caller.beside(
+        lambda: [
+            {
+                "task": spec.task,
+                "params": {} if spec.params is None else spec.params,
+                "options": _options(caller, spec, f"leases[{index}].options"),
+            }
+            for index, spec in enumerate(body.leases)
+        ]
+    )
     async with caller.call() as client:
         spawned = await client.spawn_leases(body.queue, leases, shard=caller.shard)
     return SpawnedBatch(items=[Spawned.model_validate(lease) for lease in spawned])
@@ -151,7 +153,7 @@ async def get_lease(lease_id: Id, caller: LeaseReader) -> Lease:
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
 async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) -> LeaseNow:
     """Change a lease that is not claimed."""
-    changes = body.model_dump(exclude_unset=True)
+    changes = await caller.beside(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
         await caller.check_lease(client, lease_id)
         caller.check_placement(body.placement, "changes.placement")

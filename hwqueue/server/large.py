@@ -1,0 +1,139 @@
+"""Large requests: read and checked beside the event loop, which answers others meanwhile.
+
+A body of some megabytes takes a second and more to check, member by member. One of each caller is
+worked on at a time, so that nobody has all threads, or all connections to the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import anyio.to_thread
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from psycopg.types.json import Jsonb
+from starlette.exceptions import HTTPException
+
+from hwqueue.calls import Call
+from hwqueue.client import AsyncClient
+from hwqueue.client._arguments import arguments
+from hwqueue.server.problems import MOST_ERRORS, Refusal
+from hwqueue.server.settings import ServerSettings
+
+LARGE = 64 * 1024
+"""Bytes of a body up to which a thread of its own costs more than it spares others."""
+
+T = TypeVar("T")
+Work = Callable[[], Any]
+Beside = Callable[[Work], Awaitable[Any]]
+
+
+class Large:
+    """Threads for large requests: one of each caller, half as many as there are connections."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._patience = settings.pool_timeout.total_seconds()
+        self._all = asyncio.Semaphore(max(1, settings.pool_size // 2))
+        # of whoever has a large request now
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+
+    @asynccontextmanager
+    async def turn(self, caller: str) -> AsyncIterator[None]:
+        """The caller's turn with a large request.
+
+        Raises: Refusal (429: theirs before it takes too long; 503: those of others do).
+        """
+        own = self._turns.setdefault(caller, asyncio.Semaphore(1))
+        await self._wait(own, Refusal(429, "you have sent several large requests at a time", **_GO))
+        try:
+            await self._wait(self._all, Refusal(503, "too many large requests at a time", **_GO))
+            try:
+                yield
+            finally:
+                self._all.release()
+        finally:
+            own.release()
+
+    async def _wait(self, turns: asyncio.Semaphore, refusal: Refusal) -> None:
+        try:
+            await asyncio.wait_for(turns.acquire(), self._patience)
+        except TimeoutError:
+            raise refusal from None
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        """What `work` returns, done in a thread; who goes away waits for its end."""
+        return await anyio.to_thread.run_sync(work)
+
+
+_GO: Mapping[str, Any] = {
+    "hint": "send one after the other, or smaller ones",
+    "headers": {"Retry-After": "1"},
+}
+
+
+class Unreadable(HTTPException):
+    """The way of a RequestValidationError through FastAPI's own reader of bodies."""
+
+    def __init__(self, error: RequestValidationError) -> None:
+        super().__init__(422)
+        self.error = error
+
+
+class LargeRequest(Request):
+    """A request whose body is here; its JSON becomes the route's model in a thread.
+
+    FastAPI takes a model as it is, and does not check it a second time.
+    """
+
+    def __init__(self, request: Request, body: bytes, field: Any, beside: Beside) -> None:
+        super().__init__(request.scope, request.receive)
+        self._body = body
+        self._field = field
+        self._beside = beside
+
+    async def json(self) -> Any:
+        """The model. Raises: json.JSONDecodeError, Unreadable."""
+        value, errors = await self._beside(self._read)
+        if errors:
+            raise Unreadable(RequestValidationError(errors))
+        return value
+
+    def _read(self) -> tuple[Any, list[Any]]:
+        value, errors = self._field.validate(json.loads(self._body), {}, loc=("body",))
+        return value, list(errors or ())[: MOST_ERRORS + 1]
+
+
+class LargeClient(AsyncClient):
+    """A client that checks and writes its arguments in a thread."""
+
+    _beside: Beside
+
+    @classmethod
+    def beside(cls, connection: Any, beside: Beside) -> LargeClient:
+        """A client on a connection."""
+        client = cls.on(connection)
+        client._beside = beside
+        return client
+
+    async def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
+        given: dict[str, Any] = await self._beside(lambda: _written(arguments(call, values)))
+        return given
+
+
+def _written(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with their JSON as text: psycopg would write it in the event loop."""
+    return {
+        name: Jsonb(value.dumps(value.obj), dumps=_as_it_is)
+        if isinstance(value, Jsonb) and value.dumps
+        else value
+        for name, value in given.items()
+    }
+
+
+def _as_it_is(text: bytes) -> bytes:
+    return text

@@ -1,0 +1,285 @@
+"""Large requests: how large, how many, and that nobody else waits for them."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from limits import RateLimitItemPerHour
+
+from hwqueue.client import AsyncClient, Client
+from hwqueue.client import _arguments as arguments
+from hwqueue.client._json import jsonb
+from hwqueue.server.large import LARGE, LargeRequest
+from tests.server.conftest import V1, Http, Serving, Token, ok, problem
+
+JSON = {"Content-Type": "application/json"}
+# Only so that a test that fails ends.
+BOUND_SECONDS = 20.0
+
+
+class Held:
+    """Somewhere on the way of a request: who gets there waits until the test goes on."""
+
+    def __init__(self) -> None:
+        self.here = threading.Semaphore(0)
+        self.goes_on = threading.Event()
+
+    def __call__(self) -> None:
+        self.here.release()
+        assert self.goes_on.wait(BOUND_SECONDS)
+
+    async def somebody(self) -> None:
+        """Wait until somebody has got there."""
+        assert await asyncio.to_thread(self.here.acquire, timeout=BOUND_SECONDS)
+
+    def is_empty(self) -> bool:
+        """Whether nobody has got there whom the test did not wait for."""
+        return not self.here.acquire(blocking=False)
+
+
+def spawn(queue: str, **changes: Any) -> dict[str, Any]:
+    """A spawn that is large."""
+    return {"queue": queue, "task": "draw", "params": ["x" * (LARGE + 1)], **changes}
+
+
+def asking(http: Http, body: dict[str, Any], **options: Any) -> "asyncio.Task[httpx.Response]":
+    """A spawn that is under way."""
+    return asyncio.ensure_future(http.post(f"{V1}/leases", json=body, **options))
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Holds who parses a large body."""
+    held, read = Held(), LargeRequest._read
+
+    def slow(request: LargeRequest) -> Any:
+        held()
+        return read(request)
+
+    monkeypatch.setattr(LargeRequest, "_read", slow)
+    return held
+
+
+async def test_others_are_answered_while_a_large_body_is_parsed(
+    http: Http, queue: str, reader: Held
+) -> None:
+    sent = asking(http, spawn(queue))
+    await reader.somebody()
+    ok(await http.get("/healthz"))
+    assert not sent.done()
+    reader.goes_on.set()
+    ok(await sent, 201)
+
+
+async def test_others_are_answered_while_it_is_checked(
+    http: Http, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = Held()
+
+    def slow(value: Any, field: str) -> Any:
+        checker()
+        return jsonb(value, field)
+
+    monkeypatch.setitem(arguments._ENCODERS, "jsonb", slow)  # type: ignore[index]
+    sent = asking(http, spawn(queue))
+    await checker.somebody()
+    ok(await http.get("/healthz"))
+    assert not sent.done()
+    checker.goes_on.set()
+    ok(await sent, 201)
+
+
+async def test_nothing_large_is_written_in_the_event_loop(
+    http: Http, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg would write it when it sends the statement."""
+    threads = []
+
+    def noted(value: Any, field: str) -> Any:
+        made = jsonb(value, field)
+        write = made.dumps
+        assert write is not None
+
+        def written(given: Any) -> Any:
+            threads.append(threading.current_thread())
+            return write(given)
+
+        made.dumps = written
+        return made
+
+    monkeypatch.setitem(arguments._ENCODERS, "jsonb", noted)  # type: ignore[index]
+    ok(await http.post(f"{V1}/leases", json=spawn(queue)), 201)
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+async def test_one_of_each_caller_at_a_time(
+    serving: Serving, token: Token, queue: str, reader: Held
+) -> None:
+    one, other = token("producer"), token("producer")
+    async with serving(auth="tokens", pool_size=8, pool_timeout=timedelta(seconds=60)) as http:
+        first = asking(http, spawn(queue), headers=one)
+        await reader.somebody()
+        second = asking(http, spawn(queue), headers=one)
+        others = asking(http, spawn(queue), headers=other)
+        await reader.somebody()  # whoever it is comes after `second` had its chance
+        ok(await http.post(f"{V1}/leases", json=spawn(queue, params=1), headers=one), 201)
+        assert reader.is_empty()
+        reader.goes_on.set()
+        for sent in (first, second, others):
+            ok(await sent, 201)
+
+
+async def test_who_waits_too_long_for_their_own(
+    serving: Serving, token: Token, queue: str, reader: Held
+) -> None:
+    headers = token("producer")
+    async with serving(auth="tokens", pool_size=8) as http:
+        http.app.state.services.large._patience = 0.01
+        first = asking(http, spawn(queue), headers=headers)
+        await reader.somebody()
+        answer = await asking(http, spawn(queue), headers=headers)
+        assert "several large requests" in problem(answer, 429)["detail"]
+        reader.goes_on.set()
+        ok(await first, 201)
+
+
+async def test_large_requests_leave_connections_to_others(
+    serving: Serving, token: Token, queue: str, reader: Held
+) -> None:
+    one, other = token("producer"), token("producer")
+    async with serving(auth="tokens", pool_size=2) as http:
+        http.app.state.services.large._patience = 0.01
+        first = asking(http, spawn(queue), headers=one)
+        await reader.somebody()
+        answer = await asking(http, spawn(queue), headers=other)
+        assert "too many large requests" in problem(answer, 503)["detail"]
+        reader.goes_on.set()
+        ok(await first, 201)
+
+
+async def test_a_large_batch_is_what_was_sent(http: Http, queue: str, sql: Client) -> None:
+    leases = [{"task": "draw", "params": {"ü": n, "text": "x" * 100}} for n in range(1000)]
+    sent = ok(await http.post(f"{V1}/leases/batch", json={"queue": queue, "leases": leases}), 201)
+    ids = [item["lease_id"] for item in sent["items"]]
+    assert [sql.get_lease(ids[n]).params for n in (0, 999)] == [
+        leases[n]["params"] for n in (0, 999)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"task": ""}, "task"),
+        ({"options": {"priority": "x", "labels": {"a": 1}}}, "options.priority"),
+        ({"params": ["x" * LARGE, "\udfff"]}, "params[1]"),
+        ({"params": ["x" * LARGE, "a\0b"]}, "params[1]"),
+    ],
+)
+async def test_what_is_wrong_with_a_large_one_is_named(
+    http: Http, queue: str, changes: dict[str, Any], field: str
+) -> None:
+    body = json.dumps(spawn(queue, **changes))
+    answer = await http.post(f"{V1}/leases", content=body, headers=JSON)
+    assert problem(answer, 422, "QHA01")["field"] == field
+
+
+@pytest.mark.parametrize("text", ["{", "[" * LARGE, "9" * LARGE])
+async def test_what_is_no_json_is_refused_alike(http: Http, text: str) -> None:
+    statuses = [
+        (await http.post(f"{V1}/leases", content=text + " " * size, headers=JSON)).status_code
+        for size in (0, LARGE + 1)
+    ]
+    assert statuses[0] in (400, 422)
+    assert statuses[0] == statuses[1]
+
+
+async def test_only_batches_may_be_as_large_as_batches(
+    http: Http, sql: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = sql.spawn_lease(queue, "draw").lease_id
+    large = b" " * 1_200_001
+    for method, path in (
+        ("POST", "leases"),
+        ("PATCH", f"leases/{lease}"),
+        ("POST", "match"),
+        ("POST", "what-if"),
+        ("POST", "queues"),
+    ):
+        url = f"{V1}/{path}"
+        problem(await http.request(method, url, content=large, headers=JSON), 413)
+        answer = await http.request(method, url, content=large[1:], headers=JSON)
+        problem(answer, 422, "QHA01")
+    url = f"{V1}/leases/batch"
+    problem(await http.post(url, content=large, headers=JSON), 422, "QHA01")
+    problem(await http.post(url, content=b" " * (8 * 2**20 + 1), headers=JSON), 413)
+
+
+async def test_a_lease_of_the_usual_size_fits(http: Http, queue: str) -> None:
+    """A queue takes params of 1 MiB unless its policy says otherwise."""
+    ok(await http.post(f"{V1}/leases", json=spawn(queue, params="x" * (2**20 - 2))), 201)
+
+
+async def test_a_placement_is_refused_for_its_size_alone(
+    http: Http, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("it got to the client, which walks over it")
+
+    for name in ("spawn_lease", "spawn_leases", "update_lease", "match_page"):
+        monkeypatch.setattr(AsyncClient, name, asked)
+    long = {"require": [[]] * 22_000}
+    one = {"task": "draw", "options": {"placement": long}}
+    nobody = "01890a5d-ac96-774b-bcce-b302099a8057"
+    for method, path, body, field in (
+        ("POST", "leases", {"queue": queue, **one}, "options.placement"),
+        ("POST", "leases/batch", {"queue": queue, "leases": [one]}, "leases[0].options.placement"),
+        ("PATCH", f"leases/{nobody}", {"placement": long}, "placement"),
+        ("POST", "match", {"placement": long}, "placement"),
+    ):
+        found = problem(await http.request(method, f"{V1}/{path}", json=body), 422, "QHA01")
+        assert found["field"] == field
+        assert "65536 characters" in found["detail"]
+
+
+async def test_each_bearer_may_send_so_much(
+    serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwqueue.server.rates.RateLimitItemPerSecond", RateLimitItemPerHour)
+    one, other = token("producer"), token("producer")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b" " * 600
+
+    async with serving(auth="tokens", bytes_per_second=1000, max_body_bytes=1000) as http:
+        url = f"{V1}/leases"
+        for headers, content in ((one, b" " * 600), (other, pieces())):
+            problem(await http.post(url, content=content, headers=JSON | headers), 422, "QHA01")
+        for headers, content in ((one, b" " * 600), (other, pieces())):
+            answer = await http.post(url, content=content, headers=JSON | headers)
+            assert "bytes at most" in problem(answer, 429)["detail"]
+            assert answer.headers["retry-after"] == "1"
+        ok(await http.get(f"{V1}/me", headers=one))
+
+
+async def test_who_has_sent_enough_is_not_read(
+    serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwqueue.server.rates.RateLimitItemPerSecond", RateLimitItemPerHour)
+    read = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        read.append(True)
+        yield b" " * 600
+
+    async with serving(auth="tokens", bytes_per_second=1000, max_body_bytes=1000) as http:
+        headers = JSON | token("producer")
+        await http.post(f"{V1}/leases", content=b" " * 600, headers=headers)
+        said = headers | {"Content-Length": "600"}
+        problem(await http.post(f"{V1}/leases", content=pieces(), headers=said), 429)
+    assert read == []
