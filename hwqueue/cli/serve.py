@@ -1,5 +1,6 @@
 """hwqueue serve: the dashboard and the HTTP API."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +37,47 @@ ProxyUserHeader = Annotated[str, typer.Option(help="Where the proxy says who it 
 ProxyRoleHeader = Annotated[
     str, typer.Option(help="And their role: producer, viewer, operator, admin.")
 ]
-ProxyTenantHeader = Annotated[str, typer.Option(help="And their only tenant, if they have one.")]
+ProxyTenantHeader = Annotated[str, typer.Option(help="And their only tenant, or * for all.")]
+ProxyTenantRequired = Annotated[
+    bool,
+    typer.Option(
+        "--proxy-tenant-required/--no-proxy-tenant-required",
+        help="Refuse users of whom the proxy says no tenant; else they see all tenants.",
+    ),
+]
+ProxySecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with a secret that the proxy must send, too: its address alone is not believed.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+ProxySecretHeader = Annotated[str, typer.Option(help="Where the proxy sends the secret.")]
+PublicUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="How browsers reach the server, such as https://queue.example: with https they are "
+        "told to come back over https alone."
+    ),
+]
+SecureCookies = Annotated[
+    bool | None,
+    typer.Option(
+        "--secure-cookies/--no-secure-cookies",
+        help="Whether browsers send the dashboard's cookies over https alone. Left out: as the "
+        "public URL says; without one, yes, unless it listens on a loopback address.",
+        show_default=False,
+    ),
+]
+SessionDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder, closed to others, that keeps who is signed in over a restart.",
+        file_okay=False,
+    ),
+]
+SessionLifetime = Annotated[str, typer.Option(help="How long somebody stays signed in.")]
 CorsOrigins = Annotated[
     list[str] | None,
     typer.Option(help="Origin whose pages may call with tokens of theirs; repeatable."),
@@ -66,7 +107,22 @@ MaxStreamsPerCaller = Annotated[
         min=1, max=10_000, help="And of each token; where nobody is asked, of each address."
     ),
 ]
-MaxBody = Annotated[int, typer.Option(help="Largest request, bytes.")]
+MaxBody = Annotated[int, typer.Option(help="Largest batch of leases, bytes.")]
+MaxSingleBody = Annotated[int, typer.Option(help="Largest request of any other kind, bytes.")]
+MaxBytesPerSecond = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="What each token (where nobody is asked: each address) may send to each process in a "
+        "second, bytes; 0: no limit.",
+    ),
+]
+MaxConnections = Annotated[
+    int, typer.Option(min=10, max=100_000, help="Connections of callers, for each process.")
+]
+HeadTimeout = Annotated[
+    str, typer.Option(help="How long the head of a request may take to arrive.")
+]
 BodyTimeout = Annotated[str, typer.Option(help="How long a request may take to arrive.")]
 ShutdownTimeout = Annotated[str, typer.Option(help="How long a stop waits for requests under way.")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write the log as JSON.")]
@@ -84,6 +140,13 @@ def serve(
     proxy_user_header: ProxyUserHeader = "X-Forwarded-User",
     proxy_role_header: ProxyRoleHeader = "X-Forwarded-Role",
     proxy_tenant_header: ProxyTenantHeader = "X-Forwarded-Tenant",
+    proxy_tenant_required: ProxyTenantRequired = True,
+    proxy_secret_file: ProxySecretFile = None,
+    proxy_secret_header: ProxySecretHeader = "X-Hwqueue-Proxy-Secret",
+    public_url: PublicUrl = None,
+    secure_cookies: SecureCookies = None,
+    session_dir: SessionDir = None,
+    session_lifetime: SessionLifetime = "12h",
     workers: Workers = 1,
     pool_size: PoolSize = 8,
     read_pool_size: ReadPoolSize = 3,
@@ -93,6 +156,10 @@ def serve(
     max_streams: MaxStreams = 100,
     max_streams_per_caller: MaxStreamsPerCaller = 20,
     max_body: MaxBody = 8 * 2**20,
+    max_single_body: MaxSingleBody = 1_200_000,
+    max_bytes_per_second: MaxBytesPerSecond = 16 * 2**20,
+    max_connections: MaxConnections = 1000,
+    head_timeout: HeadTimeout = "10s",
     body_timeout: BodyTimeout = "30s",
     cors_origin: CorsOrigins = None,
     shutdown_timeout: ShutdownTimeout = "10s",
@@ -115,6 +182,13 @@ def serve(
         proxy_user_header=proxy_user_header,
         proxy_role_header=proxy_role_header,
         proxy_tenant_header=proxy_tenant_header,
+        proxy_tenant_required=proxy_tenant_required,
+        proxy_secret=_secret_of(proxy_secret_file),
+        proxy_secret_header=proxy_secret_header,
+        public_url=public_url,
+        secure_cookies=secure_cookies,
+        session_dir=None if session_dir is None else str(session_dir.absolute()),
+        session_lifetime=span(session_lifetime, "--session-lifetime"),
         workers=workers,
         pool_size=pool_size,
         read_pool_size=read_pool_size,
@@ -124,11 +198,25 @@ def serve(
         max_streams=max_streams,
         max_streams_per_caller=max_streams_per_caller,
         max_body_bytes=max_body,
+        max_single_body_bytes=max_single_body,
+        bytes_per_second=max_bytes_per_second or None,
+        max_connections=max_connections,
+        head_timeout=span(head_timeout, "--head-timeout"),
         body_timeout=span(body_timeout, "--body-timeout"),
         cors_origins=tuple(cors_origin or ()),
         shutdown_timeout=span(shutdown_timeout, "--shutdown-timeout"),
         json_logs=json_logs,
     )
+
+
+def _secret_of(path: Path | None) -> str | None:
+    """What a file holds, without the end of its line. Raises: ConfigError."""
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--proxy-secret-file: {path} cannot be read") from error
 
 
 def _run(ctx: typer.Context, **options: Any) -> None:

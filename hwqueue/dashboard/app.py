@@ -27,10 +27,11 @@ from hwqueue.dashboard.door import Door
 from hwqueue.dashboard.pages import ROUTES
 from hwqueue.dashboard.reads import Reads
 from hwqueue.dashboard.render import STATIC, page, static_version
+from hwqueue.dashboard.sessions import Sessions
 from hwqueue.errors import HwqueueError
 from hwqueue.server.auth import Authenticator
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import STATUS_OF, Refusal
+from hwqueue.server.problems import STATUS_OF, Refusal, one_line
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
 
@@ -53,6 +54,7 @@ class Dashboard:
             read_timeout=_READ_TIMEOUT,
         )
         self.pools = Pools(own)
+        self._sessions = Sessions(settings)
         self.app = Starlette(
             routes=[
                 Mount(f"/static/{static_version()}", _Static(directory=STATIC), name="static"),
@@ -63,7 +65,7 @@ class Dashboard:
             ],
             middleware=[
                 Middleware(GZipMiddleware, minimum_size=1000),
-                Middleware(Door, ways=ways, shard=settings.shard),
+                Middleware(Door, ways=ways, settings=settings, sessions=self._sessions),
             ],
             exception_handlers={
                 Refusal: _refused,
@@ -80,11 +82,12 @@ class Dashboard:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """The connections of the pages, for as long as they are served."""
+        """The connections and the sessions of the pages, for as long as they are served."""
         await self.pools.open()
         try:
             yield
         finally:
+            self._sessions.close()
             await self.pools.close()
 
 
@@ -149,7 +152,7 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
             "The database was asked for more than it could say in 8 s; nothing was changed.",
             hint="Ask for less: another filter, or a queue and a state.",
         )
-    _log.error("%s: %s", request.url.path, error)
+    _log.error("%s: %s", one_line(request.url.path), one_line(error))
     return _problem(
         request,
         503,

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
+from hwqueue.server.problems import one_line
+
 T = TypeVar("T")
 _log = logging.getLogger("hwqueue.dashboard")
 _MOST = 256  # values kept at once; the one unused longest goes first
@@ -78,7 +80,7 @@ class Keeper:
             found = self._kept.get(key)
             if found is None:
                 raise
-            _log.warning("%s is shown as of %s: %s", key, found[1].at.isoformat(), error)
+            _log.warning("%s is shown as of %s: %s", key, found[1].at.isoformat(), one_line(error))
             kept = Kept(found[1].value, found[1].at, stale=True)
         if forgotten == self._forgotten:
             until = asked + max(seconds, _REST * (self._now() - asked))

@@ -72,6 +72,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         authenticators(settings, pools, rates),
         Large(settings),
     )
+    app.state.head_seconds = settings.head_timeout.total_seconds()
     app.state.metrics = registry_for(collector)
     problems.install(app)
     app.include_router(health.router)
@@ -88,7 +89,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
 def _middleware(settings: ServerSettings) -> list[Middleware]:
     around = [
-        Middleware(Envelope, json_logs=settings.json_logs),
+        Middleware(Envelope, json_logs=settings.json_logs, has_https=settings.has_https),
         Middleware(
             BodyLimit,
             max_bytes=min(settings.max_single_body_bytes, settings.max_body_bytes),

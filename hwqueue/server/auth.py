@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Protocol
 
 from psycopg_pool import PoolTimeout
@@ -36,6 +37,10 @@ _OF_PROXIES = (
 )
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _MAX_REMEMBERED = 10_000
+TOKEN_OF_SESSION = "hwqueue.token"
+"""Member of a scope: the hash of the token that somebody signed in with."""
+ALL_TENANTS = "*"
+"""What a proxy says of users of all tenants, where it must say something."""
 
 
 class Authenticator(Protocol):
@@ -90,14 +95,10 @@ class Tokens:
         self._patience = settings.pool_timeout.total_seconds()
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
-        """The token's bearer; None without the header."""
-        header = only(connection, "authorization")
-        if header is None:
+        """The token's bearer; None without a token."""
+        digest = _presented(connection)
+        if digest is None:
             return None
-        scheme, _, secret = header.partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
-            raise unauthorised("the header Authorization is not a bearer token")
-        digest = hash_of(secret.strip())
         remembered = self._remembered(digest)
         if remembered is not None:
             return remembered
@@ -156,6 +157,21 @@ class Tokens:
         return principal
 
 
+def _presented(connection: HTTPConnection) -> bytes | None:
+    """The hash of the token that is presented, by a header or by a session of the dashboard.
+
+    Raises: Refusal (400, 401).
+    """
+    header = only(connection, "authorization")
+    if header is None:
+        found: bytes | None = connection.scope.get(TOKEN_OF_SESSION)
+        return found
+    scheme, _, secret = header.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise unauthorised("the header Authorization is not a bearer token")
+    return hash_of(secret.strip())
+
+
 class Proxy:
     """Headers of a reverse proxy, believed if they come from its network."""
 
@@ -164,6 +180,9 @@ class Proxy:
         self._user = settings.proxy_user_header
         self._role = settings.proxy_role_header
         self._tenant = settings.proxy_tenant_header
+        self._needs_tenant = settings.proxy_tenant_required
+        self._secret = settings.proxy_secret
+        self._secret_header = settings.proxy_secret_header
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """Whom the proxy names; None if it names nobody or is not the proxy."""
@@ -171,7 +190,7 @@ class Proxy:
         if user is None or not self._is_proxy(connection):
             return None
         # Browsers send what the proxy knows their users by with requests of any page.
-        if connection.scope["method"] not in ("GET", "HEAD") and _is_foreign(connection):
+        if _takes_something(connection) and _is_foreign(connection):
             raise Refusal(403, _FOREIGN)
         role, tenant = only(connection, self._role), only(connection, self._tenant)
         if not user.strip() or len(user) > 200 or not user.isprintable():
@@ -182,8 +201,17 @@ class Proxy:
                 f"the proxy gives {user} no role that is known",
                 hint=f"it must set {self._role} to one of {', '.join(Role)}",
             )
+        if tenant is None and self._needs_tenant:
+            raise Refusal(
+                403,
+                f"the proxy gives {user} no tenant",
+                hint=f"it must set {self._tenant} to the user's tenant, or to * for all of them; "
+                "where there are no tenants, start the server with --no-proxy-tenant-required",
+            )
         if tenant is not None and not 1 <= len(tenant) <= 100:
             raise Refusal(403, f"the header {self._tenant} is no tenant")
+        if self._needs_tenant and tenant == ALL_TENANTS:
+            tenant = None
         return Principal(actor=f"user:{user}", role=Role(role), tenant=tenant)
 
     def _is_proxy(self, connection: HTTPConnection) -> bool:
@@ -193,7 +221,16 @@ class Proxy:
             peer = ip_address(connection.client.host)
         except ValueError:
             return False
-        return any(peer in network for network in self._networks)
+        # a socket for IPv6 takes IPv4, too, and says so in the address
+        if isinstance(peer, IPv6Address) and peer.ipv4_mapped:
+            peer = peer.ipv4_mapped
+        return any(peer in network for network in self._networks) and self._has_secret(connection)
+
+    def _has_secret(self, connection: HTTPConnection) -> bool:
+        if self._secret is None:
+            return True
+        given = only(connection, self._secret_header) or ""
+        return hmac.compare_digest(given.encode(), self._secret.encode())
 
 
 class Open:
@@ -247,6 +284,14 @@ def only(connection: HTTPConnection, header: str) -> str | None:
     if len(values) > 1:
         raise Refusal(400, f"the header {header} is there {len(values)} times")
     return values[0] if values else None
+
+
+def _takes_something(connection: HTTPConnection) -> bool:
+    """Whether a request changes something, or keeps one of the places for event streams."""
+    if connection.scope["method"] not in ("GET", "HEAD"):
+        return True
+    path: str = connection.scope["path"]
+    return path.endswith("/events/stream")
 
 
 def _is_foreign(connection: HTTPConnection) -> bool:

@@ -1,4 +1,4 @@
-"""How large a request may be, and how long it may take to arrive.
+"""How large a request may be, how long it may take to arrive, and where it ends.
 
 Starlette's own limit answers with plain text, outside of all that is around an answer here.
 """
@@ -39,9 +39,14 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        if _has_two_ends(headers, scope):
+            message = "the request says in two ways where it ends"
+            await answer(Request(scope), 400, message, headers=_GO)(scope, receive, send)
+            return
         most = self._larger.get(scope["path"], self._max_bytes)
         message_413 = f"a request may have {most} bytes here"
-        said = Headers(scope=scope).get("content-length", "0")
+        said = headers.get("content-length", "0")
         if said.isdecimal() and int(said) > most:
             await answer(Request(scope), 413, message_413, headers=_GO)(scope, receive, send)
             return
@@ -64,3 +69,10 @@ class BodyLimit:
             return message
 
         await self._app(scope, receive_counted, send)
+
+
+def _has_two_ends(headers: Headers, scope: Scope) -> bool:
+    """Whether a proxy in front may have seen another end of the body (RFC 9112, 6.1 and 6.3)."""
+    if "transfer-encoding" not in headers:
+        return False
+    return "content-length" in headers or scope.get("http_version") == "1.0"

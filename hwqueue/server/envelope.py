@@ -29,12 +29,15 @@ HEADERS: Mapping[str, str] = {
 }
 """On every answer that does not say otherwise itself."""
 
+_HTTPS_ALONE = {"Strict-Transport-Security": "max-age=31536000"}
+
 
 class Envelope:
     """ASGI middleware, the outermost."""
 
-    def __init__(self, app: ASGIApp, *, json_logs: bool) -> None:
+    def __init__(self, app: ASGIApp, *, json_logs: bool, has_https: bool) -> None:
         self._app = app
+        self._headers = {**HEADERS, **(_HTTPS_ALONE if has_https else {})}
         self._json_logs = json_logs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +56,7 @@ class Envelope:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
-                for name, value in HEADERS.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -154,7 +154,7 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
     # a class of its own has a code of its own, whatever state the driver's error had
     status = STATUS_OF.get(sqlstate) or STATUS_OF.get(error.default_sqlstate or "", 400)
     if status >= 500:
-        _log.error("request %s: %s", request.scope.get("path"), error)
+        _log.error("request %s: %s", one_line(request.scope.get("path")), one_line(error))
     return answer(
         request,
         status,
@@ -245,7 +245,8 @@ def _of_the_database(request: Request, error: psycopg.Error) -> Response:
             retryable=True,
             headers=_TRY_AGAIN,
         )
-    _log.error("request %s: SQLSTATE %s: %s", request.scope.get("path"), state, error)
+    path = one_line(request.scope.get("path"))
+    _log.error("request %s: SQLSTATE %s: %s", path, state, one_line(error))
     if state.startswith(_PASSING):
         return answer(
             request,
@@ -269,6 +270,14 @@ def _of_the_pool(request: Request, error: Exception) -> Response:
         "no connection to the database became free in time; nothing was changed",
         retryable=True,
         headers=_TRY_AGAIN,
+    )
+
+
+def one_line(fact: object) -> str:
+    """A fact for a log: nothing in it begins another line, or moves a terminal's cursor."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in str(fact)
     )
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import logging
 import os
+import tempfile
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,8 +27,9 @@ def run(settings: ServerSettings) -> None:
     options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
-        # the other one, where it is installed, takes addresses and headers of any length
-        "http": "h11",
+        # h11; the other one, where it is installed, takes addresses and headers of any length
+        "http": "hwqueue.server.protocol:StrictProtocol",
+        "limit_concurrency": settings.max_connections,
         "access_log": False,  # the envelope writes one
         "log_config": None,
         # Who calls is decided by `auth.Proxy` alone, on the address of the connection.
@@ -38,10 +41,12 @@ def run(settings: ServerSettings) -> None:
     if settings.workers == 1:
         uvicorn.run(create_app(settings), **options)
         return
-    os.environ[_VARIABLE] = _to_json(settings)
-    uvicorn.run(
-        "hwqueue.server.serve:app_of_process", factory=True, workers=settings.workers, **options
-    )
+    with tempfile.TemporaryDirectory(prefix="hwqueue-sessions-") as sessions:
+        shared = replace(settings, session_dir=settings.session_dir or sessions)
+        os.environ[_VARIABLE] = _to_json(shared)
+        uvicorn.run(
+            "hwqueue.server.serve:app_of_process", factory=True, workers=settings.workers, **options
+        )
 
 
 def app_of_process() -> FastAPI:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Literal
@@ -15,6 +15,8 @@ from hwqueue.errors import ConfigError
 Auth = Literal["tokens", "proxy", "none"]
 
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
+_SECRET = re.compile(r"[!-~]{16,1000}")
+_PUBLIC_URL = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,18 @@ class ServerSettings:
         proxy_networks: With "proxy", the networks whose headers are believed, such as
             "10.0.0.0/8".
         proxy_user_header, proxy_role_header, proxy_tenant_header: What the proxy sets; it must
-            remove them from what clients send. A user without a role is refused; without a tenant
-            all tenants are theirs.
+            remove them from what clients send. A user without a role is refused.
+        proxy_tenant_required: Whether a user without a tenant is refused, too; `*` is all tenants.
+            Else a user without a tenant sees all of them.
+        proxy_secret: What the proxy sends in `proxy_secret_header` with every request, 16 to 1000
+            printable characters: who has its address alone is not believed. None: the address is
+            enough.
+        public_url: How browsers reach the server, such as "https://queue.example".
+        secure_cookies: Whether browsers send the dashboard's cookies over https alone. None: as
+            `public_url` says; without one, unless it listens on a loopback address.
+        session_dir: Folder of the dashboard's sessions, closed to others. None: a temporary one,
+            so that sessions end with the server.
+        session_lifetime: How long somebody stays signed in, 1 minute to 7 days.
         pool_size: Connections for calls that touch a few rows, 1 to 1000.
         read_pool_size: Connections for lists and questions about all there is, 1 to 100.
         call_timeout, read_timeout: How long one statement of either kind may take, 100 ms to 1 h.
@@ -48,6 +60,8 @@ class ServerSettings:
             `max_params_bytes` is larger than usual needs more.
         bytes_per_second: What one bearer, or where nobody is asked one address, may send to each
             server process in a second, one request at least; None: no limit.
+        head_timeout: How long the head of a request may take to arrive, 100 ms to 1 h.
+        max_connections: Most connections of callers to each server process, 10 to 100000.
         body_timeout: How long the body of a request may take to arrive, 100 ms to 1 h.
         max_streams: Most event streams at once for each server process, 0 to 10000.
         max_streams_per_caller: And of one bearer, or where nobody is asked of one address, 1 to
@@ -62,7 +76,7 @@ class ServerSettings:
         ConfigError: A value is out of range; the message names the field.
     """
 
-    dsn: str
+    dsn: str = field(repr=False)
     host: str = "127.0.0.1"
     port: int = 8080
     auth: Auth | None = None
@@ -71,6 +85,13 @@ class ServerSettings:
     proxy_user_header: str = "X-Forwarded-User"
     proxy_role_header: str = "X-Forwarded-Role"
     proxy_tenant_header: str = "X-Forwarded-Tenant"
+    proxy_tenant_required: bool = True
+    proxy_secret: str | None = field(default=None, repr=False)
+    proxy_secret_header: str = "X-Hwqueue-Proxy-Secret"
+    public_url: str | None = None
+    secure_cookies: bool | None = None
+    session_dir: str | None = None
+    session_lifetime: timedelta = timedelta(hours=12)
     pool_size: int = 8
     read_pool_size: int = 3
     call_timeout: timedelta = timedelta(seconds=10)
@@ -82,6 +103,8 @@ class ServerSettings:
     max_single_body_bytes: int = 1_200_000
     bytes_per_second: int | None = 16 * 2**20
     body_timeout: timedelta = timedelta(seconds=30)
+    head_timeout: timedelta = timedelta(seconds=10)
+    max_connections: int = 1000
     max_streams: int = 100
     max_streams_per_caller: int = 20
     cors_origins: tuple[str, ...] = ()
@@ -100,22 +123,42 @@ class ServerSettings:
             _check_number("bytes_per_second", self.bytes_per_second, 1000, 2**40)
         _check_number("max_streams", self.max_streams, 0, 10_000)
         _check_number("max_streams_per_caller", self.max_streams_per_caller, 1, 10_000)
+        _check_number("max_connections", self.max_connections, 10, 100_000)
         _check_number("workers", self.workers, 1, 100)
         _check_number("shard", self.shard, 0, 2**31 - 1)
         second, hour = timedelta(seconds=1), timedelta(hours=1)
         _check_span("call_timeout", self.call_timeout, second / 10, hour)
         _check_span("read_timeout", self.read_timeout, second / 10, hour)
         _check_span("body_timeout", self.body_timeout, second / 10, hour)
+        _check_span("head_timeout", self.head_timeout, second / 10, hour)
+        _check_span("session_lifetime", self.session_lifetime, 60 * second, 168 * hour)
         _check_span("pool_timeout", self.pool_timeout, second / 100, 60 * second)
         _check_span("token_cache", self.token_cache, timedelta(0), 300 * second)
         _check_span("shutdown_timeout", self.shutdown_timeout, timedelta(0), hour)
         self._check_auth()
+        if self.public_url is not None and not _PUBLIC_URL.fullmatch(self.public_url):
+            raise ConfigError(
+                f"public_url: {self.public_url!r} is not how browsers reach a server",
+                hint="such as https://queue.example",
+            )
         _ = self.networks, self.rate
 
     @property
     def effective_auth(self) -> Auth:
         """`auth`, or what the address that it listens on makes of None."""
         return self.auth or ("none" if self.is_loopback else "tokens")
+
+    @property
+    def has_https(self) -> bool:
+        """Whether browsers reach the server over https, as far as it was told."""
+        return self.public_url is not None and self.public_url.startswith("https://")
+
+    @property
+    def has_secure_cookies(self) -> bool:
+        """`secure_cookies`, or what the address makes of None."""
+        if self.secure_cookies is not None:
+            return self.secure_cookies
+        return self.has_https if self.public_url is not None else not self.is_loopback
 
     @property
     def is_loopback(self) -> bool:
@@ -154,9 +197,19 @@ class ServerSettings:
                 "auth is proxy, and proxy_networks says of no network that it is believed",
                 hint="name the proxy's own address, such as 10.1.2.3/32",
             )
-        headers = (self.proxy_user_header, self.proxy_role_header, self.proxy_tenant_header)
-        if not all(map(_HEADER.fullmatch, headers)) or len(set(map(str.lower, headers))) < 3:
-            raise ConfigError(f"the proxy's headers must be three names of headers, not {headers}")
+        headers = (
+            self.proxy_user_header,
+            self.proxy_role_header,
+            self.proxy_tenant_header,
+            self.proxy_secret_header,
+        )
+        if not all(map(_HEADER.fullmatch, headers)) or len(set(map(str.lower, headers))) < 4:
+            raise ConfigError(f"the proxy's headers must be four names of headers, not {headers}")
+        if self.proxy_secret is not None and not _SECRET.fullmatch(self.proxy_secret):
+            raise ConfigError(
+                "proxy_secret must be 16 to 1000 printable characters of ASCII without spaces",
+                hint="make one: openssl rand -hex 32",
+            )
         if "*" in self.cors_origins:
             raise ConfigError("cors_origins: name each origin; * would let in every page")
 

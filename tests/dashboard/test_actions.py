@@ -202,7 +202,9 @@ async def test_who_may_not_see_everything_sees_nothing(
 
 
 async def test_the_proxy_says_who_it_is(dsn: str, sql: Client, node: str) -> None:
-    async with serving(dsn, auth="proxy", proxy_networks=("127.0.0.1/32",)) as pages:
+    async with serving(
+        dsn, auth="proxy", proxy_networks=("127.0.0.1/32",), proxy_tenant_required=False
+    ) as pages:
         pages.headers.update({"X-Forwarded-User": "ada", "X-Forwarded-Role": "operator"})
         assert "ada" in await pages.page("/")
         await pages.do("cordon", node)

@@ -76,10 +76,19 @@ def test_who_was_away_for_long_is_told_to_look_at_the_page(dsn: str, sql: Client
         assert [kind for _, kind, _ in events] == ["gap"]
 
 
+def signed_in(url: str, secret: str) -> str:
+    """The cookies of a browser that has signed in with a token."""
+    with httpx.Client(base_url=url) as window:
+        form = window.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
+        window.post("/sign-in", data={"csrf": form, "token": secret})
+        assert SESSION in window.cookies
+        return "; ".join(f"{name}={value}" for name, value in window.cookies.items())
+
+
 def test_a_stream_ends_with_the_session(dsn: str, sql: Client, token: Callable[..., str]) -> None:
     sql.create_queue("renders")
-    cookie = f"{SESSION}={token('viewer')}"
     with serving(dsn, auth="tokens", token_cache=timedelta(0)) as url:
+        cookie = signed_in(url, token("viewer"))
         assert httpx.get(f"{url}/events/stream", params={"after": "0"}).status_code == 401
         with following(url, after="0", cookie=cookie) as events:
             assert next(events)[1] == "here"

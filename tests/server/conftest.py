@@ -118,9 +118,10 @@ def token(sql: Client) -> Token:
 
 
 @contextmanager
-def live(app: FastAPI) -> Iterator[str]:
+def live(app: FastAPI, **options: Any) -> Iterator[str]:
     """The address of the application, served in a thread of its own."""
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, proxy_headers=False)
+    usual = {"port": 0, "log_config": None, "access_log": False, "proxy_headers": False}
+    config = uvicorn.Config(app, **{**usual, **options, "port": 0})
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

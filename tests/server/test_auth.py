@@ -1,5 +1,6 @@
 """Who may do what: every route has its scope, and only those who have it get through."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -209,7 +210,11 @@ async def test_who_one_is(guarded: Http, token: Token) -> None:
 class TestProxy:
     """Headers of a reverse proxy."""
 
-    AUTH = {"auth": "proxy", "proxy_networks": ("10.0.0.0/8", "::1/128")}  # noqa: RUF012
+    AUTH = {  # noqa: RUF012
+        "auth": "proxy",
+        "proxy_networks": ("10.0.0.0/8", "::1/128"),
+        "proxy_tenant_required": False,
+    }
     ALICE = {"X-Forwarded-User": "alice", "X-Forwarded-Role": "operator"}  # noqa: RUF012
 
     async def test_the_proxy_is_believed(self, serving: Serving) -> None:
@@ -221,9 +226,66 @@ class TestProxy:
 
     async def test_others_are_not(self, serving: Serving) -> None:
         async with serving(**self.AUTH) as http:
-            for address in ("11.1.2.3", "127.0.0.1", "::ffff:10.1.2.3", "not an address"):
+            for address in ("11.1.2.3", "127.0.0.1", "::ffff:11.1.2.3", "::", "not an address"):
                 async with Http(http.app, address) as stranger:
                     problem(await stranger.get(f"{V1}/me", headers=self.ALICE), 401)
+
+    async def test_a_socket_for_ipv6_takes_ipv4_too(self, serving: Serving) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "::ffff:10.1.2.3") as proxy:
+            assert ok(await proxy.get(f"{V1}/me", headers=self.ALICE))["actor"] == "user:alice"
+
+    async def test_a_user_without_a_tenant_is_refused_unless_told_otherwise(
+        self, serving: Serving
+    ) -> None:
+        settings = {**self.AUTH}
+        del settings["proxy_tenant_required"]
+        async with serving(**settings) as http, Http(http.app, "10.1.2.3") as proxy:
+            found = problem(await proxy.get(f"{V1}/me", headers=self.ALICE), 403)
+            assert "--no-proxy-tenant-required" in found["hint"]
+            for said, tenant in (("film", "film"), ("*", None)):
+                headers = self.ALICE | {"X-Forwarded-Tenant": said}
+                assert ok(await proxy.get(f"{V1}/me", headers=headers))["tenant"] == tenant
+
+    async def test_where_none_is_required_a_star_is_a_tenant(self, serving: Serving) -> None:
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            headers = self.ALICE | {"X-Forwarded-Tenant": "*"}
+            assert ok(await proxy.get(f"{V1}/me", headers=headers))["tenant"] == "*"
+
+    @pytest.mark.parametrize(
+        ("given", "status"),
+        [
+            ([], 401),
+            ([("X-Hwqueue-Proxy-Secret", "")], 401),
+            ([("X-Hwqueue-Proxy-Secret", "s" * 31)], 401),
+            ([("X-Hwqueue-Proxy-Secret", "é" * 32)], 401),
+            ([("X-Hwqueue-Proxy-Secret", "s" * 32)], 200),
+            ([("X-Hwqueue-Proxy-Secret", "s" * 32)] * 2, 400),
+        ],
+    )
+    async def test_an_address_is_not_enough_where_there_is_a_secret(
+        self, serving: Serving, given: list[tuple[str, str]], status: int
+    ) -> None:
+        settings = {**self.AUTH, "proxy_secret": "s" * 32}
+        headers = [(name, value.encode()) for name, value in [*self.ALICE.items(), *given]]
+        async with serving(**settings) as http:
+            async with Http(http.app, "10.1.2.3") as proxy:
+                sent = [(name.encode(), value) for name, value in headers]
+                assert (await proxy.get(f"{V1}/me", headers=sent)).status_code == status
+            async with Http(http.app, "11.1.2.3") as stranger:
+                answer = await stranger.get(f"{V1}/me", headers=sent)
+                assert answer.status_code == 401
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
+    @pytest.mark.parametrize("path", [f"{V1}/events/stream", "/events/stream?after=0"])
+    async def test_pages_of_others_open_no_streams(
+        self, serving: Serving, site: str, path: str
+    ) -> None:
+        given = self.ALICE | {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "image"}
+        async with serving(**self.AUTH) as http, Http(http.app, "10.1.2.3") as proxy:
+            for mode, dest in (("no-cors", "image"), ("navigate", "iframe")):
+                fetch = {"Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+                async with asyncio.timeout(60):
+                    assert (await proxy.get(path, headers=given | fetch)).status_code == 403
 
     @pytest.mark.parametrize(
         ("headers", "status"),

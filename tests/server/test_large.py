@@ -85,7 +85,7 @@ async def test_others_are_answered_while_it_is_checked(
         checker()
         return jsonb(value, field)
 
-    monkeypatch.setitem(arguments._ENCODERS, "jsonb", slow)  # type: ignore[index]
+    monkeypatch.setitem(arguments._ENCODERS, "jsonb", slow)
     sent = asking(http, spawn(queue))
     await checker.somebody()
     ok(await http.get("/healthz"))
@@ -112,7 +112,7 @@ async def test_nothing_large_is_written_in_the_event_loop(
         made.dumps = written
         return made
 
-    monkeypatch.setitem(arguments._ENCODERS, "jsonb", noted)  # type: ignore[index]
+    monkeypatch.setitem(arguments._ENCODERS, "jsonb", noted)
     ok(await http.post(f"{V1}/leases", json=spawn(queue)), 201)
     assert threads
     assert threading.current_thread() not in threads
@@ -233,7 +233,7 @@ async def test_a_placement_is_refused_for_its_size_alone(
 
     for name in ("spawn_lease", "spawn_leases", "update_lease", "match_page"):
         monkeypatch.setattr(AsyncClient, name, asked)
-    long = {"require": [[]] * 22_000}
+    long: dict[str, Any] = {"require": [[]] * 22_000}
     one = {"task": "draw", "options": {"placement": long}}
     nobody = "01890a5d-ac96-774b-bcce-b302099a8057"
     for method, path, body, field in (

@@ -4,6 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hwqueue.errors import ConfigError
 from hwqueue.server.serve import _from_json, _to_json, run
@@ -48,6 +50,17 @@ def test_who_is_let_in(host: str, auth: Any, effective: str) -> None:
         ({"proxy_role_header": "x-forwarded-user"}, "headers"),
         ({"proxy_role_header": "no header"}, "headers"),
         ({"cors_origins": ("*",)}, "cors_origins"),
+        ({"max_single_body_bytes": 10}, "max_single_body_bytes"),
+        ({"bytes_per_second": 0}, "bytes_per_second"),
+        ({"head_timeout": timedelta(0)}, "head_timeout"),
+        ({"max_connections": 1}, "max_connections"),
+        ({"session_lifetime": timedelta(0)}, "session_lifetime"),
+        ({"proxy_secret": "short"}, "proxy_secret"),
+        ({"proxy_secret": "a secret with blanks"}, "proxy_secret"),
+        ({"proxy_secret_header": "x-forwarded-user"}, "headers"),
+        ({"public_url": "queue.example"}, "public_url"),
+        ({"public_url": "https://queue.example/path"}, "public_url"),
+        ({"public_url": "javascript://x"}, "public_url"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
@@ -61,7 +74,11 @@ def test_addresses_and_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("hwqueue.server.serve._set_up_logs", lambda: None)
     monkeypatch.setattr("uvicorn.run", lambda _, **options: told.update(options))
     run(ServerSettings(dsn=""))
-    assert told["http"] == "h11"
+    parser = uvicorn.Config("", http=told["http"], log_config=None)
+    parser.load_app = lambda: None  # type: ignore[method-assign]
+    parser.load()
+    assert issubclass(parser.http_protocol_class, H11Protocol)
+    assert told["limit_concurrency"] == 1000
 
 
 def test_they_reach_other_processes() -> None:
@@ -71,5 +88,35 @@ def test_they_reach_other_processes() -> None:
         proxy_networks=("10.0.0.0/8", "::1/128"),
         rate_limit=None,
         call_timeout=timedelta(seconds=1.5),
+        proxy_secret="s" * 32,
+        proxy_tenant_required=False,
+        public_url="https://queue.example",
+        secure_cookies=True,
+        session_dir="/somewhere",
     )
     assert _from_json(_to_json(settings)) == settings
+
+
+def test_what_is_shown_has_no_secret() -> None:
+    shown = repr(ServerSettings(dsn="postgresql://u:s3cret@h/db", proxy_secret="s3cret" * 5))
+    assert "s3cret" not in shown
+    assert "port=8080" in shown
+
+
+@pytest.mark.parametrize(
+    ("host", "public_url", "said", "secure"),
+    [
+        ("127.0.0.1", None, None, False),
+        ("0.0.0.0", None, None, True),
+        ("0.0.0.0", None, False, False),
+        ("127.0.0.1", None, True, True),
+        ("127.0.0.1", "https://queue.example", None, True),
+        ("127.0.0.1", "https://[2001:db8::1]:8443/", None, True),
+        ("0.0.0.0", "http://queue.example", None, False),
+    ],
+)
+def test_whether_cookies_are_secure(
+    host: str, public_url: str | None, said: bool | None, secure: bool
+) -> None:
+    settings = ServerSettings(dsn="", host=host, public_url=public_url, secure_cookies=said)
+    assert settings.has_secure_cookies is secure

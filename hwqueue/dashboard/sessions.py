@@ -1,0 +1,156 @@
+"""Who is signed in: random ids, and what each of them stands for, kept by the server in a folder.
+
+Files, because all processes of a server share them: who signs out has signed out everywhere.
+What a browser has is an id alone: neither the token nor what would make one. A file holds what the
+database has, too, the token's hash, under a name that is the hash of the id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hwqueue.errors import ConfigError
+from hwqueue.server.settings import ServerSettings
+
+MOST_OF_A_TOKEN = 50
+"""Sessions of one token; another one ends the oldest."""
+
+_KEY = "key"
+_SUFFIX = ".session"
+
+
+class Sessions:
+    """The sessions of a server, and the key that its forms are proven with."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._given = settings.session_dir
+        self._seconds = settings.session_lifetime.total_seconds()
+
+    def begin(self, token: bytes) -> str:
+        """A new session for the bearer of the token with this hash; its id."""
+        mine = []
+        for path, kept in self._all():
+            if kept["until"] <= time.time():
+                path.unlink(missing_ok=True)
+            elif kept["token"] == token.hex():
+                mine.append((kept["until"], path))
+        for _, path in sorted(mine)[: max(0, len(mine) - MOST_OF_A_TOKEN + 1)]:
+            path.unlink(missing_ok=True)
+        with suppress(FileExistsError):  # it may have been cleared away with old temporary files
+            self._folder.mkdir(mode=0o700)
+        session = secrets.token_urlsafe(32)
+        kept = {"token": token.hex(), "until": time.time() + self._seconds}
+        _write(self._file(session), json.dumps(kept).encode())
+        return session
+
+    def find(self, session: str | None) -> bytes | None:
+        """The hash of the token that a session was begun with; None: there is no such session."""
+        kept = _read(self._file(session)) if session else None
+        return bytes.fromhex(kept["token"]) if kept and time.time() < kept["until"] else None
+
+    def end(self, session: str) -> None:
+        """End a session, if there is one."""
+        self._file(session).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder, unless it was given."""
+        if self._given is None and "_folder" in self.__dict__:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            for name in ("_folder", "key"):
+                self.__dict__.pop(name, None)
+
+    @cached_property
+    def key(self) -> bytes:
+        """The same in all processes of a server."""
+        path = self._folder / _KEY
+        while True:
+            with suppress(FileNotFoundError):
+                return path.read_bytes()
+            new = self._folder / f"{_KEY}.{secrets.token_hex(8)}"
+            _write(new, secrets.token_bytes(32))
+            with suppress(FileExistsError):  # another process was first
+                os.link(new, path)
+            new.unlink()
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The folder. Raises: ConfigError, if others may look into it."""
+        if self._given is None:
+            return Path(tempfile.mkdtemp(prefix="hwqueue-sessions-"))
+        folder = Path(self._given)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise ConfigError(
+                f"session_dir: {folder} must be a folder of yours that is closed to others",
+                hint=f"chmod 700 {folder}",
+            )
+        return folder
+
+    def _file(self, session: str) -> Path:
+        return self._folder / f"{hashlib.sha256(session.encode()).hexdigest()}{_SUFFIX}"
+
+    def _all(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            kept = _read(path)
+            if kept is not None:
+                yield path, kept
+
+
+def _write(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a session's file holds; None: it is gone, or not written yet."""
+    try:
+        kept: dict[str, Any] = json.loads(path.read_bytes())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What the forms of a page carry: that the server made the page, for who sends it.
+
+    key: Of the server. whose: Whom it is made for: session, actor and the browser's own number.
+    """
+
+    key: bytes
+    whose: str
+
+    def of(self, address: str) -> str:
+        """The proof for the page with this path and query.
+
+        It is another one for each address: a page may repeat what its address says, and is
+        compressed, so its length would tell how much of a fixed value was guessed (BREACH). It is
+        the same for the same address, so that a page which has not changed need not be sent.
+        """
+        salt = self._hash("page", address)[:32]
+        return f"{salt}.{self._hash('form', salt)}"
+
+    def fits(self, sent: str) -> bool:
+        """Whether this server made it for them."""
+        salt, _, proof = sent.partition(".")
+        return hmac.compare_digest(proof.encode(), self._hash("form", salt).encode())
+
+    def _hash(self, use: str, text: str) -> str:
+        # JSON: no part of one can be taken for the end of another
+        told = json.dumps([use, self.whose, text]).encode()
+        return hmac.new(self.key, told, hashlib.sha256).hexdigest()
