@@ -12,8 +12,33 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from psycopg import AsyncConnection, Connection, OperationalError
+from psycopg import AsyncConnection, Connection, OperationalError, ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hwqueue.errors import ConfigError
+
+
+def check_conninfo(conninfo: str, origin: str) -> None:
+    """Refuse what is no connection string, in words that hold nothing of it.
+
+    What libpq says repeats the string, or the part that it does not understand: with the password,
+    in logs and on screens.
+
+    Args:
+        origin: Where the string comes from, such as `--dsn`.
+
+    Raises: ConfigError.
+    """
+    try:
+        conninfo_to_dict(conninfo)
+    except ProgrammingError:
+        hint = "write postgresql://user:password@host:port/database"
+        scheme = conninfo.partition("://")[0]
+        if scheme.startswith(("postgresql+", "postgres+")):
+            hint = f"{hint}: what is after the + is SQLAlchemy's"
+        elif "%" in conninfo:
+            hint = f"{hint}, with %25 for a % in a password"
+        raise ConfigError(f"{origin} is not a connection string", hint=hint) from None
 
 
 def careful_conninfo(conninfo: str, *, seconds: int, **defaults: str) -> str:
@@ -34,6 +59,7 @@ def careful_conninfo(conninfo: str, *, seconds: int, **defaults: str) -> str:
         "tcp_user_timeout": seconds * 1000,
         **defaults,
     }
+    check_conninfo(conninfo, "the DSN")
     given = conninfo_to_dict(conninfo)
     return make_conninfo(
         conninfo, **{name: value for name, value in wanted.items() if name not in given}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import psycopg
 import typer
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from hwqueue.cli.options import options_of
 from hwqueue.client import Client
+from hwqueue.connections import check_conninfo
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.errors import ConfigError
 from hwqueue.schema import require_compatible, upgrade
@@ -98,11 +99,5 @@ def checked_dsn(dsn: str, origin: str) -> str:
             f"{origin} is empty",
             hint=f"name a database, or leave out {origin} altogether to use the embedded server",
         )
-    try:
-        conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(
-            f"{origin} is not a connection string: {str(error).strip()}",
-            hint="write postgresql://user:password@host:port/database",
-        ) from error
+    check_conninfo(dsn, origin)
     return dsn

@@ -33,7 +33,7 @@ def find_postmaster(data: Path) -> Postmaster | None:
         PermissionError: the folder is closed to this user.
     """
     try:
-        lines = (data / "postmaster.pid").read_text().splitlines()
+        lines = (data / "postmaster.pid").read_text(errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return None
     pid, port, state = (_line(lines, number) for number in (_PID, _PORT, _STATE))

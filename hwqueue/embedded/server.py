@@ -5,6 +5,7 @@ What the data folder holds: `data` (Postgres' own), `password` and `port` (ours)
 the password; docs/explanation/embedded.md says why.
 """
 
+import errno
 import logging
 import os
 import secrets
@@ -173,9 +174,11 @@ class EmbeddedServer:
     def _locked(self) -> Iterator[None]:
         """Hold the folder's lock; makes the folder when it is missing."""
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            # root's server runs as another user, who must get through to the data
+            mode = 0o711 if os.geteuid() == 0 else 0o700
+            self.data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
             self._refuse_foreign_folder()
-            lock = FileLock(self.data_dir / "lock")
+            lock = self._lock()
             self._wait_for(lock)
         except PermissionError as error:
             raise self._no_permission(error) from error
@@ -185,6 +188,13 @@ class EmbeddedServer:
             yield
         finally:
             lock.release()
+
+    def _lock(self) -> FileLock:
+        """The folder's lock. Who can open it can hold it, so nobody else can open it."""
+        path = self.data_dir / "lock"
+        with open(path, "a", opener=_own) as file:
+            os.fchmod(file.fileno(), 0o600)
+        return FileLock(path, mode=0o600)
 
     def _wait_for(self, lock: FileLock) -> None:
         """Take the lock; somebody who waits longer than a moment is told for what."""
@@ -232,13 +242,20 @@ class EmbeddedServer:
         """The port that the server has, else the last one."""
         if found and found.port:
             return found.port
-        remembered = self._read("port")
-        return int(remembered) if remembered else None
+        remembered = self._read("port") or ""
+        is_port = remembered.isascii() and remembered.isdecimal() and len(remembered) <= 5
+        return int(remembered) if is_port and 0 < int(remembered) <= 65_535 else None
 
     def _refuse_foreign_folder(self) -> None:
         """Refuse a folder that someone or something else filled."""
-        owner = self.data_dir.stat().st_uid
-        if os.geteuid() not in (0, owner):
+        user, owner, linked_by = (
+            os.geteuid(),
+            self.data_dir.stat().st_uid,
+            self.data_dir.lstat().st_uid,
+        )
+        if owner == user and linked_by not in (0, user):
+            owner = linked_by  # where it leads is up to whoever made the link
+        if owner != user:
             raise FolderNotOurs(
                 f"{self.data_dir} belongs to user id {owner}, not to you",
                 hint="choose another folder with HWQUEUE_DATA_DIR",
@@ -267,7 +284,8 @@ class EmbeddedServer:
                 # The last run's log is kept until the next start, no longer.
                 self._log_file.replace(self._log_file.with_suffix(".log.1"))
             taken = self._start_on(port) if port else self._start_anywhere()
-            (self.data_dir / "port").write_text(f"{taken}\n")
+            with open(self.data_dir / "port", "w", opener=_own) as file:
+                file.write(f"{taken}\n")
         except PermissionError as error:
             raise self._no_permission(error) from error
         except OSError as error:
@@ -290,7 +308,7 @@ class EmbeddedServer:
         wait = ("-w", "-t", str(_SETTLE_S))
         answer = self._pg_ctl("start", *wait, "-l", str(self._log_file), "-o", self._options(port))
         if answer.returncode != 0:
-            log = self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
+            log = self._read("data/server.log")
             raise self._failed("start the embedded server", log or answer.stdout, port)
         return port
 
@@ -324,6 +342,8 @@ class EmbeddedServer:
             "listen_addresses": HOST,
             "port": str(port),
             "unix_socket_directories": "",
+            # Calls that are refused are told to who makes them; here they would fill the disk.
+            "log_min_messages": "log",
         } | self._settings
         return " ".join(f"-c {shlex.quote(f'{key}={value}')}" for key, value in settings.items())
 
@@ -338,19 +358,36 @@ class EmbeddedServer:
         return usable_binaries(self.data_dir, server_account(self._data))
 
     def _read(self, name: str) -> str | None:
-        """The first line of one of the folder's files; None when it is not there."""
+        """What one of the folder's files holds; None when it is not there.
+
+        Raises: NoPermission, FolderNotOurs (it is a symbolic link).
+        """
+        path = self.data_dir / name
         try:
-            return (self.data_dir / name).read_text().strip()
+            with open(path, errors="replace", opener=_own) as file:
+                return file.read().strip()
         except FileNotFoundError:
             return None
         except PermissionError as error:
             raise self._no_permission(error) from error
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise FolderNotOurs(
+                f"{path} is a symbolic link, which hwqueue never makes",
+                hint="remove it, or choose another folder with HWQUEUE_DATA_DIR",
+            ) from error
 
     def _no_permission(self, error: PermissionError) -> NoPermission:
         return NoPermission(
             f"no permission on {error.filename}, needed for the embedded server",
             hint="make the folder yours, or choose another one with HWQUEUE_DATA_DIR",
         )
+
+
+def _own(path: str, flags: int) -> int:
+    """Open a file of the folder itself, never what a link in it leads to."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
 
 
 def _free_port() -> int:

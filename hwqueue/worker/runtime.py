@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
+from hwqueue.connections import check_conninfo
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import listen
@@ -222,4 +223,5 @@ class Worker:
 
 def _careful(conninfo: str) -> str:
     """The connection string with `_CONNECTION_DEFAULTS` for what it does not say itself."""
+    check_conninfo(conninfo, "the DSN")
     return make_conninfo("", **{**_CONNECTION_DEFAULTS, **conninfo_to_dict(conninfo)})

@@ -73,8 +73,8 @@ class WorkerSettings:
         ConfigError: A value is out of range; the message names the field.
     """
 
-    dsn: str
-    listen: str = "auto"
+    dsn: str = field(repr=False)
+    listen: str = field(default="auto", repr=False)
     queues: tuple[str, ...] = ("default",)
     name: str = field(default_factory=socket.gethostname)
     node_id: UUID | None = None

@@ -187,6 +187,18 @@ def test_usage_errors_exit_with_2(line: list[str], complaint: str) -> None:
     assert complaint in json.loads(as_json.stderr)["error"]
 
 
+@pytest.mark.parametrize(
+    "dsn", ["postgresql+psycopg://u:s3cret@localhost/x", "postgresql://u:s3cret%zz@h/db"]
+)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_wrong_dsn_is_not_shown(dsn: str, more: list[str]) -> None:
+    for line in (["queue", "list"], ["serve"], ["db", "upgrade"]):
+        result = runner.invoke(app, ["--dsn", dsn, *more, *line])
+        assert result.exit_code == 2, line
+        assert "--dsn is not a connection string" in result.stderr
+        assert "s3cret" not in result.output + result.stderr
+
+
 @pytest.mark.parametrize("line", [[], ["db"], ["--nonsense"], ["lease", "show"]])
 def test_a_line_that_is_no_command_is_told_in_json(line: list[str]) -> None:
     result = runner.invoke(app, ["--json", *line])

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from hwqueue.embedded import EmbeddedServer, binaries, default_data_dir
 from hwqueue.embedded import server as server_module
 from hwqueue.embedded.account import server_account, switch_to
-from hwqueue.embedded.errors import ServerFailed
+from hwqueue.embedded.errors import FolderNotOurs, ServerFailed
 from hwqueue.embedded.postmaster import find_postmaster
 from tests.embedded.conftest import as_root
 
@@ -307,3 +307,85 @@ def test_the_url_carries_everything(open_folder: Path, server_in: MakeServer) ->
     facts = conninfo_to_dict(server_in(open_folder / "server").ensure_running())
     assert facts["host"] == "127.0.0.1"
     assert {"user", "password", "port", "dbname"} <= facts.keys()
+
+
+def test_the_folder_and_its_lock_are_closed_to_others(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    """Who can open a file can hold its lock, and let everybody wait."""
+    server = server_in(open_folder / "server")
+    with server._locked():
+        folder, lock = server.data_dir.stat(), (server.data_dir / "lock").stat()
+    assert stat.S_IMODE(folder.st_mode) == (0o711 if os.geteuid() == 0 else 0o700)
+    assert stat.S_IMODE(lock.st_mode) == 0o600
+    (server.data_dir / "lock").chmod(0o644)  # as it was made before
+    with server._locked():
+        assert stat.S_IMODE((server.data_dir / "lock").stat().st_mode) == 0o600
+
+
+@as_root
+@pytest.mark.parametrize("made_as", ["folder", "link"])
+def test_root_uses_no_folder_of_somebody_else(
+    open_folder: Path, server_in: MakeServer, made_as: str
+) -> None:
+    theirs = open_folder / "theirs"
+    if made_as == "folder":
+        theirs.mkdir()
+        (theirs / "lock").touch()
+    else:
+        (open_folder / "roots").mkdir()
+        theirs.symlink_to(open_folder / "roots")
+    os.chown(theirs, 65534, 65534, follow_symlinks=False)
+    for use in (EmbeddedServer.ensure_running, EmbeddedServer.start):
+        with pytest.raises(FolderNotOurs, match="belongs to user id 65534"):
+            use(server_in(theirs))
+
+
+@pytest.mark.parametrize("name", ["port", "password", "data/PG_VERSION", "data/server.log"])
+def test_links_in_the_folder_are_not_followed(
+    open_folder: Path, server_in: MakeServer, name: str
+) -> None:
+    secret = open_folder / "secret"
+    secret.write_text("s3cret\n")
+    server = server_in(open_folder / "server")
+    (server.data_dir / name).parent.mkdir(parents=True)
+    (server.data_dir / name).symlink_to(secret)
+    with pytest.raises(FolderNotOurs, match="symbolic link") as caught:
+        server._read(name)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_link_in_the_place_of_the_port_is_not_written_through(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    server = server_in(open_folder / "server")
+    server.start()
+    assert server.stop()
+    (server.data_dir / "port").unlink()
+    (server.data_dir / "port").symlink_to(open_folder / "made")
+    with pytest.raises(FolderNotOurs, match="symbolic link"):
+        server.start()
+    assert not (open_folder / "made").exists()
+
+
+@pytest.mark.parametrize("content", ["", "x", "-1", "0", "65536", "9" * 5000, "٣", "\0"])
+def test_what_is_no_port_is_forgotten(
+    open_folder: Path, server_in: MakeServer, content: str
+) -> None:
+    server = server_in(open_folder / "server")
+    server.data_dir.mkdir()
+    (server.data_dir / "port").write_text(content)
+    assert server.status().port is None
+
+
+def test_calls_that_are_refused_leave_nothing_in_the_log(
+    open_folder: Path, server_in: MakeServer
+) -> None:
+    server = server_in(open_folder / "server")
+    url, log = server.ensure_running(), server.data_dir / "data" / "server.log"
+    with psycopg.connect(url, autocommit=True) as connection:
+        before = log.stat().st_size
+        for _ in range(20):
+            with pytest.raises(psycopg.errors.UndefinedTable):
+                connection.execute("select 1 from what_is_not_there")
+        assert "what_is_not_there" not in log.read_text()[before:]

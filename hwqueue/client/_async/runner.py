@@ -14,6 +14,7 @@ from psycopg_pool import AsyncConnectionPool
 from hwqueue.calls import SET_ACTOR
 from hwqueue.client._foreign import async_sqlalchemy, check_dialect
 from hwqueue.client._json import read_json
+from hwqueue.connections import check_conninfo
 from hwqueue.errors import BadArgument, ConfigError
 
 Rows = Sequence[Sequence[Any]]
@@ -41,6 +42,7 @@ class AsyncPoolRunner:
     def __init__(self, conninfo: str, *, size: int, prepare: bool, timeout: timedelta) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
+        check_conninfo(conninfo, "conninfo")
         self._conninfo = conninfo
         self._size = size
         self._prepare = prepare

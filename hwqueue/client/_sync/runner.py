@@ -15,6 +15,7 @@ from psycopg_pool import ConnectionPool
 from hwqueue.calls import SET_ACTOR
 from hwqueue.client._foreign import check_dialect, sync_sqlalchemy
 from hwqueue.client._json import read_json
+from hwqueue.connections import check_conninfo
 from hwqueue.errors import BadArgument, ConfigError
 
 Rows = Sequence[Sequence[Any]]
@@ -42,6 +43,7 @@ class PoolRunner:
     def __init__(self, conninfo: str, *, size: int, prepare: bool, timeout: timedelta) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
+        check_conninfo(conninfo, "conninfo")
         self._conninfo = conninfo
         self._size = size
         self._prepare = prepare

@@ -1,0 +1,59 @@
+"""Connection strings hold passwords: no error and no repr shows them."""
+
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from hwqueue.client import AsyncClient, Client
+from hwqueue.connections import careful_conninfo, check_conninfo
+from hwqueue.errors import ConfigError
+from hwqueue.metrics import HwqueueCollector
+from hwqueue.server import ServerSettings, create_app
+from hwqueue.worker.runtime import _careful
+from hwqueue.worker.settings import WorkerSettings
+
+WRONG = [
+    "postgresql+psycopg://u:s3cret@localhost/x",
+    "mysql://u:s3cret@localhost/x",
+    "postgresql://u:SEK%zzs3cret@localhost/x",
+    "host=localhost password='s3cret",
+    "host=localhost pasword=s3cret",
+    "s3cret",
+]
+READERS: list[Callable[[str], object]] = [
+    lambda dsn: check_conninfo(dsn, "--dsn"),
+    lambda dsn: careful_conninfo(dsn, seconds=2),
+    Client,
+    AsyncClient,
+    _careful,
+    lambda dsn: create_app(ServerSettings(dsn=dsn)),
+    lambda dsn: HwqueueCollector(dsn)._connect(),
+]
+
+
+@pytest.mark.parametrize("dsn", WRONG)
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_wrong_is_not_repeated(read: Callable[[str], object], dsn: str) -> None:
+    with pytest.raises(ConfigError, match="is not a connection string") as caught:
+        read(dsn)
+    error = caught.value
+    told = "".join(traceback.format_exception_only(error)) + f"{error.hint} {error.detail}"
+    chain = (error.__cause__, None if error.__suppress_context__ else error.__context__)
+    assert chain == (None, None)
+    assert "s3cret" not in told
+    assert "SEK" not in told
+
+
+def test_what_to_write_is_told() -> None:
+    for dsn, words in ((WRONG[0], "SQLAlchemy"), (WRONG[2], "%25"), (WRONG[1], "postgresql://")):
+        with pytest.raises(ConfigError) as caught:
+            check_conninfo(dsn, "--dsn")
+        assert words in (caught.value.hint or "")
+
+
+def test_settings_show_no_connection_string() -> None:
+    dsn = "postgresql://u:s3cret@localhost/x"
+    for settings in (WorkerSettings(dsn=dsn, listen_dsn=dsn), ServerSettings(dsn=dsn)):
+        assert "s3cret" not in repr(settings)
+        assert "dsn=" not in repr(settings)
