@@ -5,10 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Touched when the environment fits pyproject.toml.
 READY := $(VENV)/.ready
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --no-emit-index-url \
+  --python-version 3.13 --python-platform linux --custom-compile-command 'make lock'
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all mutants sync snapshot reference pictures bench bench-smoke clean
+.PHONY: help setup demo check test test-all mutants sync lock snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,11 @@ reference: setup ## Generate docs/reference/sql.md, openapi.json and metrics.md 
 	$(BIN)/python tools/sql_reference.py
 	$(BIN)/python tools/openapi.py
 	$(BIN)/python tools/metrics_reference.py
+
+lock: setup ## Write docker/*.lock: what the image installs, by version and hash (needs PyPI)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	$(LOCK) pyproject.toml --extra serve --output-file docker/requirements.lock
+	$(LOCK) docker/build.in --output-file docker/build.lock
 
 snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install
 	$(BIN)/python -m tests.migrations.snapshot

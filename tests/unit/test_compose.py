@@ -5,12 +5,14 @@ This does not start it: that takes Docker, and `docker compose up --build`.
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 from typer.core import TyperGroup
 
 import hwqueue
@@ -90,3 +92,38 @@ def test_files_exist_and_hold_the_app(services: dict[str, Any]) -> None:
 def test_the_port_is_for_this_machine_only(services: dict[str, Any]) -> None:
     for name in ("postgres", "api"):
         assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
+
+
+def roles_of_logins() -> dict[str, set[str]]:
+    """The roles of each login that the init script makes."""
+    found = re.findall(
+        r"create role (\w+) login password '\w+' in role ([\w, ]+);",
+        (ROOT / "docker" / "logins.sql").read_text(),
+    )
+    return {login: set(roles.split(", ")) for login, roles in found}
+
+
+def login_of(service: dict[str, Any]) -> str:
+    return str(conninfo_to_dict(service["environment"]["HWQUEUE_DSN"])["user"])
+
+
+def test_only_the_migration_is_done_by_the_superuser(services: dict[str, Any]) -> None:
+    superuser = services["postgres"]["environment"]["POSTGRES_USER"]
+    roles = roles_of_logins()
+    assert superuser not in roles
+    assert login_of(services["migrate"]) == superuser
+    for name in ("queues", "api"):
+        assert roles[login_of(services[name])] == {"hwqueue_admin"}
+    for name in NODES:
+        assert roles[login_of(services[name])] == {"hwqueue_worker"}
+    mounted = services["postgres"]["volumes"][1].split(":")
+    assert (ROOT / mounted[0]).is_file()
+    assert mounted[1].startswith("/docker-entrypoint-initdb.d/")
+
+
+def test_what_nodes_run_cannot_reach_the_server_that_asks_nobody(services: dict[str, Any]) -> None:
+    assert "--no-auth" in services["api"]["command"]
+    for name in NODES:
+        assert not set(services[name]["networks"]) & set(services["api"]["networks"])
+        assert set(services[name]["networks"]) <= set(services["postgres"]["networks"])
+    assert set(services["api"]["networks"]) <= set(services["postgres"]["networks"])

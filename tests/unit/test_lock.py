@@ -1,0 +1,75 @@
+"""What the image installs is named by version and hash, and fits pyproject.toml."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+LOCKED = re.compile(r"([A-Za-z0-9._-]+)==([^ ;]+)(?: ; .+)?((?: --hash=sha256:[0-9a-f]{64})+)")
+# The first versions without a hole that has become known.
+CLOSED = {"h11": "0.16.0", "jinja2": "3.1.6", "filelock": "3.20.3"}
+# The first versions with which every command starts, on every Python that is named.
+WORKING = {"typer": "0.20.0", "psycopg": "3.2.3"}
+pytestmark = pytest.mark.skipif(not DOCKER.exists(), reason="no checkout")
+
+
+def locked(name: str) -> dict[str, Version]:
+    """The versions of a lock file; every line of it must have a hash."""
+    text = (DOCKER / name).read_text().replace(" \\\n   ", "")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    found = {}
+    for line in lines:
+        parts = LOCKED.fullmatch(line)
+        assert parts, line
+        found[canonicalize_name(parts[1])] = Version(parts[2])
+    return found
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def required() -> list[Requirement]:
+    """What the image needs."""
+    of_project = project()["project"]
+    lines = [*of_project["dependencies"], *of_project["optional-dependencies"]["serve"]]
+    return [Requirement(line) for line in lines]
+
+
+def test_the_image_installs_what_the_project_asks_for() -> None:
+    versions = locked("requirements.lock")
+    for each in required():
+        version = versions.get(canonicalize_name(each.name))
+        assert version, f"{each.name} is not locked: make lock"
+        assert each.specifier.contains(version), f"{each.name} {version} does not fit: make lock"
+    assert {"psycopg-binary", "psycopg-pool", "greenlet"} <= set(versions)  # of extras
+
+
+def test_the_wheel_is_built_with_what_the_project_asks_for() -> None:
+    wanted = project()["build-system"]["requires"]
+    assert (DOCKER / "build.in").read_text().split() == wanted
+    versions = locked("build.lock")
+    for each in map(Requirement, wanted):
+        assert each.specifier.contains(versions[canonicalize_name(each.name)])
+
+
+def test_the_image_takes_nothing_else() -> None:
+    text = (DOCKER / "Dockerfile").read_text()
+    installs = re.findall(r"pip install ([^\n&]+)", text)
+    assert len(installs) == 3
+    for line in installs:
+        assert "--require-hashes" in line or "--no-index" in line, line
+
+
+@pytest.mark.parametrize(("name", "version"), [*CLOSED.items(), *WORKING.items()])
+def test_lower_bounds_are_high_enough(name: str, version: str) -> None:
+    (bound,) = [each for each in required() if canonicalize_name(each.name) == name]
+    assert min(Version(each.version) for each in bound.specifier) >= Version(version)
+    assert locked("requirements.lock")[name] >= Version(version)
