@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,9 +18,10 @@ from hwqueue.client import AsyncClient
 from hwqueue.testing import Clock
 from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_app import picky
-from tests.e2e.worker_support import QUEUE, ended, until, worker
+from tests.e2e.worker_support import QUEUE, ended, until, worker, worker_process
 
 FIVE_SECONDS = RetryPolicy(kind="fixed", base=timedelta(seconds=5), jitter=0)
+RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
 FIELDS = ("lease_id", "task", "queue", "attempt")
 
 
@@ -127,7 +131,7 @@ async def test_a_lease_that_its_handler_completed_is_no_warning(
     said: str,
 ) -> None:
     await client.spawn_lease(QUEUE, "settles-itself", {"dsn": dsn, "then": then})
-    async with worker(dsn):
+    async with worker(dsn, **RARELY):  # a heartbeat between the two would find it gone
         record = await line(caplog, said)
     assert record.levelno == level
 
@@ -162,7 +166,7 @@ async def test_a_queue_that_is_missing_alone_is_told_so(
     assert record.getMessage().startswith("claiming nothing until there is this queue")
 
 
-async def test_a_thread_that_outlives_its_timeout_fails_and_holds_its_slot(
+async def test_a_thread_that_outlives_its_timeout_fails_and_gives_its_slot_back_late(
     client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     late = await client.spawn_lease(QUEUE, "late", {"folder": str(tmp_path)}, max_attempts=1)
@@ -170,8 +174,6 @@ async def test_a_thread_that_outlives_its_timeout_fails_and_holds_its_slot(
         lease = await ended(client, late.lease_id)
         assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
         waiting = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 1})
-        await asyncio.sleep(0.2)  # ten polls
-        assert (await client.get_lease(waiting.lease_id)).state is LeaseState.PENDING
         (tmp_path / "go").touch()
         record = await line(caplog, "ended late, and its outcome is dropped")
         assert (await ended(client, waiting.lease_id)).result == 2
@@ -200,3 +202,50 @@ async def test_a_process_that_outlives_its_timeout_is_killed(
     async with worker(dsn, cancel_grace=timedelta(milliseconds=50)):
         lease = await ended(client, late.lease_id)
     assert (lease.state, lease.error["type"]) == (LeaseState.FAILED, "Timeout")
+
+
+async def test_a_worker_announces_what_it_serves(client: AsyncClient, dsn: str) -> None:
+    await client.create_queue("nobody")
+    unheard = await client.spawn_lease(QUEUE, "boomm")
+    unpolled = await client.spawn_lease("nobody", "boom")
+    with worker_process(dsn) as process:
+        await until(lambda: " registered, epoch 1" in read_line(process))
+        found = await client.explain_lease(unheard.lease_id)
+        assert found.headline == 'no live node has a handler for task "boomm"; nearest: "boom"'
+        found = await client.explain_lease(unpolled.lease_id)
+    assert (found.code, found.permanent) == ("no_handler", True)
+    assert found.headline == 'no live node polls queue "nobody"'
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+async def test_process_handlers_do_not_inherit_the_workers_credentials(
+    client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HWQUEUE_DSN", dsn)
+    monkeypatch.setenv("PGPASSWORD", "topsecret")
+    spawned = await client.spawn_lease(QUEUE, "environment", ["HWQUEUE_DSN", "PGPASSWORD", "PATH"])
+    with worker_process(dsn):
+        lease = await ended(client, spawned.lease_id)
+    assert (lease.result["HWQUEUE_DSN"], lease.result["PGPASSWORD"]) == (None, None)
+    assert lease.result["PATH"]
+
+
+async def test_the_log_of_the_command_has_times(client: AsyncClient, dsn: str) -> None:
+    await client.spawn_lease(QUEUE, "boom", None, max_attempts=1)
+    command = (
+        *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
+        *("worker", "run", "--app", "tests.e2e.worker_app:app", "--queue", QUEUE, "--no-detect"),
+    )
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = [""]
+            while "is dead after attempt 1 of 1" not in said[-1]:
+                said.append(await asyncio.to_thread(read_line, process))
+                assert said[-1], said
+        finally:
+            process.kill()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR hwqueue\.worker: lease ", said[-1])

@@ -1,0 +1,111 @@
+"""Handlers that run: what is held, and what becomes of threads that outlive their timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.app import App
+from hwqueue.types import Claim
+from hwqueue.worker import LeaseContext
+from hwqueue.worker.runner import Runner, StopReason
+
+go = threading.Event()
+app = App()
+
+
+@app.task("late", timeout=timedelta(milliseconds=10))
+def late(params: Any) -> str:
+    go.wait(30)
+    return "late"
+
+
+@app.task("gives-way", timeout=timedelta(milliseconds=10))
+def gives_way(params: Any, context: LeaseContext) -> None:
+    context.cancelled.wait(30)
+    go.wait(30)
+    context.raise_if_cancelled()
+
+
+def claim(task: str) -> Claim:
+    return Claim(
+        lease_id=uuid4(),
+        claim_token=7,
+        attempt=1,
+        queue="default",
+        task_name=task,
+        params=None,
+        headers=None,
+        score=0.0,
+        expires_at=datetime.now(UTC),
+        assignment=None,
+        shard_id=0,
+    )
+
+
+async def never(_claim: Claim, _by: timedelta) -> datetime:
+    raise AssertionError
+
+
+@contextmanager
+def runner() -> Iterator[Runner]:
+    go.clear()
+    made = Runner(
+        app,
+        concurrency=1,
+        grace=timedelta(seconds=1),
+        now=asyncio.Event(),
+        gpu_names=(),
+        extend_claim=never,
+    )
+    try:
+        yield made
+    finally:
+        go.set()
+        made.close()
+
+
+async def woken(made: Runner) -> None:
+    async with asyncio.timeout(30):
+        await made.wake.wait()
+    made.wake.clear()
+
+
+@pytest.mark.parametrize(
+    ("task", "level", "said"),
+    [
+        ("late", logging.WARNING, "ended late, and its outcome is dropped, after its timeout"),
+        ("gives-way", logging.INFO, "gave way after its timeout"),
+    ],
+)
+async def test_a_thread_over_its_timeout_fails_at_once_and_holds_its_slot(
+    caplog: pytest.LogCaptureFixture, task: str, level: int, said: str
+) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
+    granted = claim(task)
+    with runner() as made:
+        made.start(granted)
+        assert (made.free, made.held) == (0, [granted])
+        await woken(made)
+        [(ended, how)] = made.take_ended()
+        assert how.error is not None
+        assert (ended, how.kind, how.error["type"]) == (granted, "fail", "Timeout")
+        assert made.held == [granted]  # until it is settled
+        made.forget_settled()
+        assert (made.free, made.held, list(made.running)) == (0, [], [])
+        assert made.has_leftovers
+        made.stop_all(StopReason.SHUTDOWN)
+        assert made.abandon() == []
+        go.set()
+        await woken(made)
+        assert (made.free, made.has_ended, made.has_leftovers) == (1, False, False)
+    [record] = [one for one in caplog.records if said in one.getMessage()]
+    assert (record.levelno, vars(record)["task"]) == (level, task)
