@@ -47,6 +47,13 @@ CREATE TYPE hwqueue.headroom AS (
 	gpu_parts_free integer
 );
 
+CREATE TYPE hwqueue.judged AS (
+	next_xid xid8,
+	unseen xid8[],
+	xid xid8,
+	class_id bigint
+);
+
 CREATE TYPE hwqueue.picked AS (
 	places tid[],
 	score double precision,
@@ -167,7 +174,7 @@ begin
     select s.seen_at + n.heartbeat_timeout
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.node_id <> all (p_without)
+    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     union all
@@ -461,7 +468,6 @@ CREATE TABLE hwqueue.node_state (
     node_epoch bigint NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     profile_id bigint,
     is_plain boolean DEFAULT false NOT NULL,
     is_counted boolean DEFAULT false NOT NULL,
@@ -471,10 +477,16 @@ CREATE TABLE hwqueue.node_state (
     server_started_at timestamp with time zone,
     meets_blocked boolean DEFAULT false NOT NULL,
     moved_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    judged_xid xid8,
+    judged_class bigint,
     login text,
+    CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.node_state.classes_seen IS 'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 
 COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
 
@@ -496,7 +508,8 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     update hwqueue.node_state s
-    set seen_at = p_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
+    set seen_at = p_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
+        moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
     where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
   if not p_granted then
@@ -1793,7 +1806,8 @@ begin
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_now, p_shard) q;
+  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen,
+                             v_state.classes_unseen, v_now, p_shard) q;
   v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
   if v_front.is_due is distinct from false then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
@@ -3283,6 +3297,18 @@ CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
 $$;
 
+CREATE FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform hwqueue.refresh_reach(array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
+      and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
+    order by c.class_id limit 50), p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3948,6 +3974,34 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_left_out text[] := hwqueue.left_out_labels(p_node.labels, p_shard);
+  v_node hwqueue.node := p_node;
+  v_digest bytea;
+  v_profile_id bigint;
+begin
+  if v_left_out = '{}' then
+    return null;
+  end if;
+  v_node.labels := p_node.labels - v_left_out;
+  v_digest := sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8'));
+  loop
+    select p.profile_id into v_profile_id from hwqueue.profile p where p.shard_id = p_shard and p.digest = v_digest for key share;
+    if found then
+      return v_profile_id;
+    end if;
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
+      gpu_share_mode, left_out, created_at)
+    values (p_shard, v_digest, v_node.labels, v_node.rack, hwqueue.node_taints(v_node), hwqueue.profile_anchors(v_node.labels, v_node.rack),
+      v_node.cpu_isolation, v_node.gpu_exclusivity, v_node.default_cpu_isolation, v_node.gpu_share_mode, v_left_out, p_now)
+    on conflict do nothing;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) RETURNS hwqueue.lease
     LANGUAGE plpgsql
     AS $$
@@ -3972,16 +4026,17 @@ declare
   v_profile_id bigint;
 begin
   loop
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
-      gpu_share_mode, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
-      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode, p_now)
-    on conflict do nothing;
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = v_digest for key share;
     if found then
       return v_profile_id;
     end if;
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
+      gpu_share_mode, judged_as, created_at)
+    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
+      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode,
+      hwqueue.find_judged_profile(p_node, p_now, p_shard), p_now)
+    on conflict do nothing;
   end loop;
 end
 $$;
@@ -4277,12 +4332,59 @@ CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
 
+CREATE TABLE hwqueue.profile (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    digest bytea NOT NULL,
+    labels jsonb NOT NULL,
+    rack bigint,
+    anchors text[] NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    judged_xid xid8,
+    judged_class bigint,
+    judged_as bigint,
+    left_out text[] DEFAULT '{}'::text[] NOT NULL,
+    CONSTRAINT profile_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL)))
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
+
+COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
+
+COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+
+COMMENT ON COLUMN hwqueue.profile.classes_unseen IS 'transactions that ran when classes were last judged';
+
+COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transaction, those up to judged_class have been judged, too';
+
+COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
+
+COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
+
+CREATE FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_unseen xid8[] := hwqueue.still_unseen(p_profile.classes_unseen, p_shard);
+begin
+  update hwqueue.profile p set classes_unseen = v_unseen where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+  update hwqueue.profile_queue s set classes_unseen = v_unseen where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
+end
+$$;
+
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
   delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
-  update hwqueue.node_state s set classes_seen = '0', classes_judged = '{}', pinned_queues = '{}', moved_xid = pg_current_xact_id()
+  update hwqueue.node_state s set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, pinned_queues = '{}',
+                                  moved_xid = pg_current_xact_id()
   where s.shard_id = p_shard and s.node_id = p_node;
 end
 $$;
@@ -4552,6 +4654,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.has_ended(p_xid xid8) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select pg_visible_in_snapshot(p_xid, pg_current_snapshot()) and p_xid is distinct from pg_current_xact_id_if_assigned() $$;
+
 CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
@@ -4566,7 +4672,7 @@ begin
     -- the fence (offset 0): by key, whatever the statistics say
     cross join lateral (
       select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
-    where n.shard_id = p_shard and n.profile_id = p_profile_id and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
+    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
       -- what is plainly too small needs no closer look, which is dear
       and coalesce(n.cpu_milli >= p_class.cpu_milli, true) and coalesce(n.memory_mib >= p_class.memory_mib, true)
       and cardinality(n.gpu_ids) >= p_class.gpu_count
@@ -4613,6 +4719,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return (select c.class_id from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.created_xid >= p_seen order by c.created_xid limit 1) is not null
+      or (select c.class_id from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.created_xid = any (p_unseen) limit 1) is not null;
+end
+$$;
+
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
@@ -4650,7 +4767,8 @@ begin
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s
-  set seen_at = v_now, moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
+  set seen_at = v_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
+      moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
   where s.shard_id = p_shard and s.node_id = (
     select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
     where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
@@ -4797,30 +4915,6 @@ CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time
   join node n on n.number = k.number
 $$;
 
-CREATE TABLE hwqueue.profile (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    digest bytea NOT NULL,
-    labels jsonb NOT NULL,
-    rack bigint,
-    anchors text[] NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    classes_judged bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
-    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
-    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
-    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
-    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
-
-COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes written by transactions below this one have been judged';
-
-COMMENT ON COLUMN hwqueue.profile.classes_judged IS 'and so have these, written by later ones';
-
-COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
-
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4926,7 +5020,7 @@ $$;
 CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select coalesce(bool_and(p_dropped < f.next_xid and p_dropped <> all (f.unseen)), true)
+  select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
   from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
 $$;
 
@@ -5002,6 +5096,10 @@ begin
   return p_class.service_id is not null and p_class.away_from <> hwqueue.service_away_from(p_class.service_id, p_shard);
 end
 $$;
+
+CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select p_xid >= p_next_xid or p_xid = any (p_unseen) $$;
 
 CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -5177,8 +5275,7 @@ CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_
     LANGUAGE plpgsql
     AS $$
 declare
-  -- read before the classes are: whatever finished below the horizon, the statements below can see
-  v_horizon xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  c_limit constant int := 500;
   v_state hwqueue.node_state;
   v_profile hwqueue.profile;
   v_locked hwqueue.profile;
@@ -5186,26 +5283,28 @@ declare
 begin
   extra := '[]'::jsonb;
   more := false;
-  -- ordered, so that it is one look at the index: mostly there is nothing, and a scan would read every class to find that out
-  perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.created_xid >= (
-    select least(hwqueue.valid_mark(p.classes_seen), hwqueue.valid_mark(p_state.classes_seen))
-    from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id)
-  order by c.created_xid limit 1;
-  if not found then
+  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
+  -- mostly there is nothing: one question for both
+  if not hwqueue.has_new_classes(least(hwqueue.valid_mark(v_profile.classes_seen), hwqueue.valid_mark(p_state.classes_seen)),
+                                 v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
     return;
   end if;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
-  -- read anew: current_generation has set the marks back since, if this is another server
+  -- read again: current_generation has reset what was seen since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  more := hwqueue.judge_pinned(p_node, v_state, v_horizon, p_shard);
+  if hwqueue.has_new_classes(hwqueue.valid_mark(v_state.classes_seen), v_state.classes_unseen, p_shard) then
+    more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
+  end if;
+  if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+    return;
+  end if;
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    more := hwqueue.judge_for_profile(v_locked, v_horizon, p_shard) or more;
+    more := hwqueue.judge_for_profile(v_locked, c_limit, p_shard) = c_limit or more;
   else
-    v_batch := hwqueue.unseen_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_judged,
-                                      hwqueue.profile_anchors(p_node.labels, p_node.rack), false, p_shard);
+    v_batch := (hwqueue.next_classes(
+      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judged,
+      v_profile.anchors, false, c_limit, p_shard)).batch;
     perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
              hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
@@ -5280,84 +5379,80 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
   from verdict v
 $$;
 
-CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_profile.classes_seen), p_profile.classes_judged, p_profile.anchors,
-                                             false, p_shard);
-  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
+  v_next record;
 begin
-  if v_batch = '{}' and p_profile.classes_seen = v_mark then
-    return false;
-  end if;
-  perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
-  insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-  select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
-         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
-  from hwqueue.placement_class c
-  cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
-  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
-  where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.suits(c, p_profile, null, '{}')
-  on conflict do nothing;
-  perform hwqueue.note_eligible(p_profile.profile_id, v_batch, p_shard);
-  -- without an estimate of their reach the classes stay unseen, and the next claim judges them again
-  if hwqueue.refresh_reach(array(
-       select b from unnest(v_batch) b
-       where not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = b)), p_shard) is null then
-    return false;
+  select n.batch, n.judged into v_next
+  from hwqueue.next_classes(
+    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judged,
+    p_profile.anchors, false, p_limit, p_shard) n;
+  if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
+    return 0;  -- what is unseen is the caller's own, and judged
+  elsif v_next.batch <> '{}' then
+    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
+    insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+      gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+    select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+           c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
+    from hwqueue.placement_class c
+    cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
+    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
+    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
+      and hwqueue.suits(c, p_profile, null, '{}')
+    on conflict do nothing;
+    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard), hwqueue.estimate_batch(v_next.batch, p_shard);
   end if;
   update hwqueue.profile p
-  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_profile.classes_judged || v_batch, v_mark, p_shard)
+  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
+      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_seen = v_mark where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-  return cardinality(v_batch) = 500;
+  update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
+  where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
+  return cardinality(v_next.batch);
 end
 $$;
 
-CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
   v_resources uuid[] := p_node.resources || p_node.gpu_ids;
-  v_batch bigint[] := hwqueue.unseen_classes(hwqueue.valid_mark(p_state.classes_seen), p_state.classes_judged, p_node.anchors, true, p_shard);
-  v_mark xid8 := hwqueue.next_mark(v_batch, p_horizon, p_shard);
+  v_next record;
 begin
-  if v_batch = '{}' and p_state.classes_seen = v_mark then
-    return false;
+  select n.batch, n.judged into v_next
+  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judged,
+                            p_node.anchors, true, p_limit, p_shard) n;
+  if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
+    return 0;
+  elsif v_next.batch <> '{}' then
+    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
+    insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+      gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
+    select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+           c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
+    from hwqueue.placement_class c
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id  -- p_node has the profile that is judged
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+    cross join lateral (
+      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
+    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
+      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
+    on conflict do nothing;
   end if;
-  perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
-  insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-    gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-  select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-         c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
-         hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
-  from hwqueue.placement_class c
-  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = p_node.profile_id
-  cross join lateral (
-    select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
-  cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-  where c.shard_id = p_shard and c.class_id = any (v_batch)
-    and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
-  on conflict do nothing;
   update hwqueue.node_state s
-  set classes_seen = v_mark, classes_judged = hwqueue.judged_beyond(p_state.classes_judged || v_batch, v_mark, p_shard),
-      pinned_queues = array(select distinct e.queue_id from hwqueue.node_eligibility e
-                            where e.shard_id = p_shard and e.node_id = p_node.node_id)
+  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
+      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
+      pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
+        select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  return cardinality(v_batch) = 500;
+  return cardinality(v_next.batch);
 end
-$$;
-
-CREATE FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) RETURNS bigint[]
-    LANGUAGE sql STABLE
-    AS $$
-  select array(
-    select c.class_id from unnest(p_judged) j join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j
-    where c.created_xid >= p_mark)
 $$;
 
 CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
@@ -5811,6 +5906,34 @@ begin
       select c.lease_id from hwqueue.claim c
       where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now
         and c.expires_at <= p_now and c.counted @> v_wanted) l);
+end
+$$;
+
+CREATE FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) RETURNS text[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_many int := hwqueue.most_label_values();
+  v_keys text[];
+begin
+  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
+    v_keys := array(
+      select l.key
+      from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
+      where p.shard_id = p_shard and p_labels ? l.key
+        and not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
+      group by l.key having count(distinct l.value) >= v_many order by l.key);
+    -- in one statement with what it sees, so that reap looks at the classes that this cannot see
+    insert into hwqueue.left_out_label (shard_id, key, is_mentioned, unseen, next_xid)
+    select p_shard, k, exists (
+             select 1 from hwqueue.placement_class c
+             where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])), s.unseen, s.next_xid
+    from unnest(v_keys) k cross join hwqueue.seen_now() s
+    on conflict do nothing;
+  end if;
+  return array(
+    select o.key from hwqueue.left_out_label o
+    where o.shard_id = p_shard and p_labels ? o.key and not o.is_mentioned order by o.key);
 end
 $$;
 
@@ -6357,7 +6480,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, rank bigint, "position" bigint, is_first boolean, is_due boolean)
+CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, rank bigint, "position" bigint, is_first boolean, is_due boolean)
     LANGUAGE sql STABLE
     AS $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
@@ -6366,6 +6489,9 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
+           and (
+             select c.class_id from hwqueue.placement_class c
+             where c.shard_id = p_shard and c.created_xid = any (e.classes_unseen || p_classes_unseen) limit 1) is null
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
@@ -6400,8 +6526,8 @@ begin
     union all  -- those that have not seen the class yet
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
-    where p.shard_id = p_shard and (p_class.is_pinned
-             or p.classes_seen <= p_class.created_xid and p_class.class_id <> all (p.classes_judged))
+    where p.shard_id = p_shard and p.judged_as is null and (p_class.is_pinned
+             or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
     select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
@@ -6596,6 +6722,14 @@ CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select pg_column_size(p_value) > 4096 or pg_column_compression(p_value) is not null $$;
 
+CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select exists (
+    select 1 from unnest(p_keys) k
+    where position(substr(to_jsonb(k)::text, 2, length(to_jsonb(k)::text) - 2) in p_class.required::text || p_class.preferred::text) > 0)
+$$;
+
 CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -6677,6 +6811,10 @@ $$;
 CREATE FUNCTION hwqueue.moment_words(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' $$;
+
+CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select 1000 $$;
 
 CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -6788,7 +6926,8 @@ CREATE TABLE hwqueue.reap_mark (
     count_noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     count_noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
     watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
-    watched_class bigint DEFAULT 0 NOT NULL
+    watched_class bigint DEFAULT 0 NOT NULL,
+    judged_profile bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -6809,6 +6948,8 @@ COMMENT ON COLUMN hwqueue.reap_mark.counted_to IS 'what ended before is in minut
 COMMENT ON COLUMN hwqueue.reap_mark.count_noted_before IS 'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
 
 COMMENT ON COLUMN hwqueue.reap_mark.watched_node IS 'how far nodes have been looked at; likewise watched_class';
+
+COMMENT ON COLUMN hwqueue.reap_mark.judged_profile IS 'the last profile that was looked at for classes to judge';
 
 CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -7010,6 +7151,59 @@ CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now t
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
+CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged) RETURNS record
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    AS $$
+declare
+  v_own xid8 := pg_current_xact_id_if_assigned();
+  v_from hwqueue.judged := case when hwqueue.valid_mark(p_from.next_xid) = p_from.next_xid then p_from
+                                      else row('0', '{}', null, null)::hwqueue.judged end;
+  v_now record;
+  v_last xid8;
+begin
+  select s.unseen, s.next_xid, b.classes, b.xids into v_now
+  from hwqueue.seen_now() s
+  cross join lateral (
+    select coalesce(array_agg(k.class_id order by k.is_own, k.created_xid, k.class_id), '{}') as classes,
+           array_agg(k.created_xid order by k.is_own, k.created_xid, k.class_id) as xids
+    from (
+      select u.* from (
+        select false as is_own, x.created_xid, x.class_id
+        from unnest(v_from.unseen) r(xid)
+        cross join lateral (
+          select c.created_xid, c.class_id from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
+            and c.is_pinned = p_pinned and c.anchors && p_anchors
+          order by c.class_id limit p_limit) x
+        where r.xid < v_from.next_xid and r.xid is distinct from v_own
+        union all
+        (select false, c.created_xid, c.class_id from hwqueue.placement_class c
+         where c.shard_id = p_shard
+           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
+           and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
+         order by c.created_xid, c.class_id limit p_limit)
+        union all
+        (select true, c.created_xid, c.class_id from hwqueue.placement_class c
+         where c.shard_id = p_shard and c.created_xid = v_own and c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end
+           and c.is_pinned = p_pinned and c.anchors && p_anchors
+         order by c.class_id limit p_limit)
+      ) u order by u.is_own, u.created_xid, u.class_id limit p_limit) k) b;
+  batch := v_now.classes;
+  v_last := v_now.xids[cardinality(batch)];
+  judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judged;
+  if cardinality(batch) = p_limit and v_last is distinct from v_own then  -- there may be more: what comes behind the last of them is unseen
+    judged.next_xid := greatest(v_last, v_from.next_xid);
+    judged.unseen := array(
+      select u from unnest(v_now.unseen || v_from.unseen) u
+      where u < judged.next_xid and (u = any (v_now.unseen) or u >= v_last) group by u);
+  elsif v_last is distinct from v_own then  -- all are judged
+    judged.xid := case when v_from.xid = v_own then v_own end;
+    judged.class_id := case when v_from.xid = v_own then v_from.class_id end;
+  end if;
+end
+$$;
+
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
     generation bigint DEFAULT 1 NOT NULL,
@@ -7108,14 +7302,6 @@ begin
     end if;
   end if;
 end
-$$;
-
-CREATE FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) RETURNS xid8
-    LANGUAGE sql STABLE
-    AS $$
-  select case when cardinality(p_batch) < 500 then p_horizon else least(p_horizon, (
-    select c.created_xid from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = p_batch[cardinality(p_batch)])) end
 $$;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
@@ -8148,7 +8334,8 @@ CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
     AS $$
 begin
   update hwqueue.node_state s
-  set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
+  set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id),
+      heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
         and n.core_ids = '{}',
       is_counted = hwqueue.is_counted(n)
@@ -8314,11 +8501,13 @@ begin
   end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
-    update hwqueue.profile p set classes_seen = '0', classes_judged = '{}' where p.shard_id = p_shard;
-    update hwqueue.profile_queue s set classes_seen = '0' where s.shard_id = p_shard;
+    update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
+    update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
-    update hwqueue.node_state n set classes_seen = '0', classes_judged = '{}', moved_xid = '0' where n.shard_id = p_shard;
+    update hwqueue.node_state n
+    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
     update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    update hwqueue.left_out_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
@@ -9108,6 +9297,7 @@ declare
   v_published int;
   v_moved boolean;
 begin
+  v_node.profile_id := p_state.profile_id;  -- as it is judged
   v_picked.places := '{}';
   v_picked.is_plain := false;
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
@@ -9178,7 +9368,7 @@ begin
       v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
     end if;
     if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
+      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
                                             v_without, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
@@ -9357,6 +9547,14 @@ CREATE FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placemen
   select 'isolation', c.code, true, c.message, c.predicate, null
   from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
   where p_class.gpu_wanted = '{}'
+$$;
+
+CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return array(select p.profile_id from hwqueue.profile p where p.shard_id = p_shard and p.judged_as = p_profile_id) || p_profile_id;
+end
 $$;
 
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
@@ -9641,10 +9839,12 @@ begin
     where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
       and p.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
+      and not exists (select 1 from hwqueue.profile j where j.shard_id = p_shard and j.judged_as = p.profile_id)
     order by p.profile_id for update of p skip locked
   loop
     -- again, now that the row is held: a registration may have committed between the look and the lock
-    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = v_profile_id);
+    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = v_profile_id)
+               or exists (select 1 from hwqueue.profile j where j.shard_id = p_shard and j.judged_as = v_profile_id);
     delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = v_profile_id;
     get diagnostics v_rows = row_count;
     delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = v_profile_id;
@@ -10147,6 +10347,7 @@ declare
   v_postponed int;
   v_scheduled int;
   v_stays int;
+  v_judged record;
   v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
@@ -10176,6 +10377,12 @@ begin
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
+  if p_holds then
+    perform hwqueue.split_profiles(p_limit, p_shard);
+    select c.judged, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, p_shard) c;
+    v_from.judged_profile := v_judged.next_after;
+    v_uncounted := v_uncounted or v_judged.judged = p_limit;
+  end if;
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
@@ -10215,6 +10422,52 @@ begin
     v_count := v_count + 1;
   end loop;
   return v_count;
+end
+$$;
+
+CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_shard integer, OUT judged integer, OUT next_after bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  -- null: the rest of them
+  v_last bigint := (
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
+  v_profile_id bigint;
+  v_profile hwqueue.profile;
+  v_wanted int;
+  v_count int;
+begin
+  judged := 0;
+  for v_profile_id in
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
+      and (hwqueue.has_new_classes(hwqueue.valid_mark(p.classes_seen), p.classes_unseen, p_shard)
+           or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
+      and p.judged_as is null and exists (
+        select 1 from hwqueue.node n
+        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard)) and n.deregistered_at is null)
+    order by p.profile_id
+  loop
+    loop
+      v_wanted := least(500, p_limit - judged);
+      if v_wanted = 0 then
+        next_after := v_profile_id - 1;
+        return;
+      end if;
+      select p.* into v_profile from hwqueue.profile p
+      where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
+      exit when not found;
+      if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+        perform hwqueue.forget_ended(v_profile, p_shard);
+        exit;
+      end if;
+      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, p_shard);
+      judged := judged + v_count;
+      exit when v_count < v_wanted;
+    end loop;
+  end loop;
+  next_after := coalesce(v_last, 0);
 end
 $$;
 
@@ -11193,7 +11446,8 @@ CREATE TABLE hwqueue.profile_queue (
     most_memory_mib bigint NOT NULL,
     is_even boolean NOT NULL,
     classes_seen xid8 NOT NULL,
-    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL
+    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
 );
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
@@ -11207,6 +11461,8 @@ COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or le
 COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 
 COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -11875,6 +12131,61 @@ CREATE FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) 
       select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
 $$;
 
+CREATE FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_label hwqueue.left_out_label;
+  v_nodes uuid[];
+  v_profiles bigint[];
+begin
+  for v_label in
+    select o.* from hwqueue.left_out_label o
+    where o.shard_id = p_shard and not o.is_mentioned and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
+    order by o.key for no key update skip locked
+  loop
+    update hwqueue.left_out_label o
+    set unseen = s.unseen, next_xid = s.next_xid,
+        is_mentioned = exists (
+            select 1 from hwqueue.placement_class c
+            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >= hwqueue.valid_mark(v_label.next_xid)
+              and hwqueue.mentions_label(c, array[v_label.key]))
+          or exists (
+            select 1 from hwqueue.placement_class c
+            where c.shard_id = p_shard and not c.is_pinned and c.created_xid = any (v_label.unseen)
+              and hwqueue.mentions_label(c, array[v_label.key]))
+    from hwqueue.seen_now() s
+    where o.shard_id = p_shard and o.key = v_label.key;
+  end loop;
+  v_profiles := array(  -- mostly none
+    select p.profile_id from hwqueue.profile s
+    join hwqueue.profile p on p.shard_id = p_shard and p.judged_as = s.profile_id
+    where s.shard_id = p_shard and s.left_out && array(
+      select o.key from hwqueue.left_out_label o where o.shard_id = p_shard and o.is_mentioned));
+  if v_profiles = '{}' then
+    return 0;
+  end if;
+  v_nodes := array(
+    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.profile_id = any (v_profiles) and s.profile_id <> n.profile_id
+    order by s.node_id limit p_limit for no key update of s skip locked);
+  -- read again, now that they are held
+  update hwqueue.node_state s set profile_id = n.profile_id
+  from hwqueue.node n
+  where s.shard_id = p_shard and s.node_id = any (v_nodes) and n.shard_id = p_shard and n.node_id = s.node_id
+    and n.profile_id = any (v_profiles);
+  -- for update: who is about to register with the profile holds it for key share
+  v_profiles := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = any (v_profiles) order by p.profile_id limit p_limit for update skip locked);
+  update hwqueue.profile p set judged_as = null
+  where p.shard_id = p_shard and p.profile_id = any (v_profiles) and not exists (
+    select 1 from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.profile_id = p.profile_id and s.profile_id <> n.profile_id);
+  return cardinality(v_nodes);
+end
+$$;
+
 CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -12114,10 +12425,22 @@ CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_at
   from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;
 
+CREATE FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) RETURNS xid8[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return case when p_unseen = '{}' then p_unseen else array(
+    select u from unnest(p_unseen) u
+    where not hwqueue.has_ended(u)
+       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class, p_profile.left_out) end
+     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
      and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
      -- asked only where there may be something: most classes and nodes know no isolation
      and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null and p_class.gpu_wanted = '{}'
@@ -12313,7 +12636,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -12341,9 +12664,7 @@ begin
     v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tried_position is null then
-    perform 1 from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= least(v_eligible.classes_seen, p_classes_seen) order by c.created_xid limit 1;
-    if found then
+    if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then
       return '{}';
     end if;
     -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
@@ -13075,7 +13396,7 @@ declare
 begin
   for v_exact in 0 .. 1 loop
     begin
-      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
+      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
                                      p_without, p_room, p_limit, p_now, p_shard);
       v_first := hwqueue.enter_first(v_places, hwqueue.checked_at_front(p_state.profile_id, p_queue_id, p_shard), p_state.node_id,
                                      v_exact = 1, p_now, p_shard);
@@ -13139,17 +13460,6 @@ begin
       and e.custom is null limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
 end
-$$;
-
-CREATE FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) RETURNS bigint[]
-    LANGUAGE sql STABLE
-    SET enable_bitmapscan TO 'on'
-    AS $$
-  select array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.created_xid >= p_seen and c.is_pinned = p_pinned and c.anchors && p_anchors
-      and not exists (select 1 from unnest(p_judged) j where j = c.class_id)
-    order by c.created_xid, c.class_id limit 500)
 $$;
 
 CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean) RETURNS text
@@ -13392,11 +13702,13 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     AS $$
 declare
   v_moved xid8;
+  v_profile_id bigint;  -- that is judged for the node
 begin
   perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
   if not found then  -- nothing waits
     return;
   end if;
+  v_profile_id := (select s.profile_id from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id);
   v_moved := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
   return query
     with fresh as materialized (
@@ -13427,7 +13739,7 @@ begin
     join open_queue q on q.queue_id = k.queue_id
     cross join lateral (
       select e.affinity from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = p_node.profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
+      where e.shard_id = p_shard and e.profile_id = v_profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
       union all
       select e.affinity from hwqueue.node_eligibility e
       where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = k.queue_id and e.class_id = k.class_id
@@ -14339,6 +14651,18 @@ CREATE TABLE hwqueue.lease_transition (
     cause text NOT NULL
 );
 
+CREATE TABLE hwqueue.left_out_label (
+    shard_id integer NOT NULL,
+    key text NOT NULL,
+    is_mentioned boolean NOT NULL,
+    unseen xid8[] NOT NULL,
+    next_xid xid8 NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.left_out_label.is_mentioned IS 'some class mentions it: it is left out no more';
+
+COMMENT ON COLUMN hwqueue.left_out_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
+
 CREATE TABLE hwqueue.minute_stat (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -14763,6 +15087,9 @@ ALTER TABLE ONLY hwqueue.lease
 ALTER TABLE ONLY hwqueue.lease_transition
     ADD CONSTRAINT lease_transition_pkey PRIMARY KEY (from_state, to_state, cause);
 
+ALTER TABLE ONLY hwqueue.left_out_label
+    ADD CONSTRAINT left_out_label_pkey PRIMARY KEY (shard_id, key);
+
 ALTER TABLE ONLY hwqueue.low_water
     ADD CONSTRAINT low_water_pkey PRIMARY KEY (shard_id, queue_id, class_id, version);
 
@@ -15134,7 +15461,11 @@ CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (sha
 
 CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 
+CREATE INDEX placement_class_unjudged ON hwqueue.placement_class USING btree (shard_id, is_pinned, created_xid, class_id);
+
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (shard_id, class_id);
+
+CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (shard_id, judged_as) WHERE (judged_as IS NOT NULL);
 
 CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (shard_id, name) WHERE (dropped_at IS NULL);
 
@@ -15664,6 +15995,8 @@ REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_le
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
@@ -15722,6 +16055,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.pl
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -15749,6 +16084,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -15785,6 +16122,8 @@ REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -15794,6 +16133,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
@@ -15853,6 +16194,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kind
 
 REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) FROM PUBLIC;
@@ -15887,11 +16230,9 @@ REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_horizon xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_horizon xid8, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.judged_beyond(p_judged bigint[], p_mark xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_options() FROM PUBLIC;
 
@@ -15951,6 +16292,8 @@ REVOKE ALL ON FUNCTION hwqueue.leaves_out(p_profile_id bigint, p_queue_id intege
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -15999,7 +16342,7 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now 
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16021,6 +16364,8 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUBLIC;
@@ -16034,6 +16379,8 @@ GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.moment_words(p_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -16069,11 +16416,11 @@ REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.next_mark(p_batch bigint[], p_horizon xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
@@ -16259,6 +16606,8 @@ REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) FROM PUBLIC;
@@ -16338,6 +16687,8 @@ GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_
 REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_shard integer, OUT judged integer, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -16516,6 +16867,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at t
 
 REVOKE ALL ON FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
@@ -16542,6 +16895,8 @@ REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_plac
 
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -16566,7 +16921,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigin
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16635,8 +16990,6 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unseen_classes(p_seen xid8, p_judged bigint[], p_anchors text[], p_pinned boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean) FROM PUBLIC;
 
