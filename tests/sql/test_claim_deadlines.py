@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node, Row, token
 
 MINUTE = timedelta(minutes=1)
 CAPACITY = {"cpu_milli": 1_000_000}
@@ -26,7 +26,7 @@ def accustomed(api: Api, queue: str, node: Node, tasks: list[str]) -> None:
 @pytest.mark.parametrize("spec", [{}, {"capacity": CAPACITY}], ids=["uncounted", "counted"])
 @pytest.mark.parametrize("classes", [1, 2, 65, 201])
 def test_of_classes_that_the_node_knows(
-    api: Api, clock: Clock, classes: int, spec: dict[str, object], qty: int
+    api: Api, clock: Clock, classes: int, spec: Row, qty: int
 ) -> None:
     """At the head of the queue, however many classes the node may run."""
     queue, node = api.queue(window=10_000), api.node(**spec)

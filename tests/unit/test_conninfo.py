@@ -54,6 +54,6 @@ def test_what_to_write_is_told() -> None:
 
 def test_settings_show_no_connection_string() -> None:
     dsn = "postgresql://u:s3cret@localhost/x"
-    for settings in (WorkerSettings(dsn=dsn, listen_dsn=dsn), ServerSettings(dsn=dsn)):
+    for settings in (WorkerSettings(dsn=dsn, listen=dsn), ServerSettings(dsn=dsn)):
         assert "s3cret" not in repr(settings)
         assert "dsn=" not in repr(settings)

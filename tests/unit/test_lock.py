@@ -24,7 +24,7 @@ def locked(name: str) -> dict[str, Version]:
     """The versions of a lock file; every line of it must have a hash."""
     text = (DOCKER / name).read_text().replace(" \\\n   ", "")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    found = {}
+    found: dict[str, Version] = {}
     for line in lines:
         parts = LOCKED.fullmatch(line)
         assert parts, line
