@@ -20,9 +20,11 @@ SET_ACTOR = "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true)"
 ACT_AS = (
     "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true),"
     " pg_catalog.set_config('statement_timeout', %(timeout)s, true),"
+    " pg_catalog.set_config('hwqueue.tenant', %(tenant)s, true),"
     " pg_catalog.set_config('TimeZone', 'UTC', true)"
 )
-"""Says who acts and how many milliseconds a statement may take, until the transaction ends.
+"""Says who acts, for which tenant alone ("": for all), and how many milliseconds a statement may
+take, until the transaction ends.
 
 Times come in UTC: in the zone of a session the last hours of the year 9999 may be in a year that
 Python does not have.

@@ -25,6 +25,7 @@ HwqueueError
   IdempotencyMismatch        QHT01  the idempotency key was used with other content
   BadArgument                QHA01  an argument is malformed, or out of range
   IsolationLevel             QHA02  the transaction is not read committed
+  OtherTenant                QHA03  it is about another tenant, or all, and the caller is for one
   ConstraintError
     ClassUnknown             QHC01  no placement class has this id
     PlacementInvalid         QHC03  the placement is malformed
@@ -74,6 +75,7 @@ __all__ = [
     "NodeNotYours",
     "NodeSuperseded",
     "NodeUnknown",
+    "OtherTenant",
     "PlacementContradictory",
     "PlacementInvalid",
     "QueueError",
@@ -276,6 +278,12 @@ class IsolationLevel(HwqueueError):
     """The function needs read committed, and the transaction is something else."""
 
     default_sqlstate = "QHA02"
+
+
+class OtherTenant(HwqueueError):
+    """It is about another tenant, or about all, and the caller is for one tenant alone."""
+
+    default_sqlstate = "QHA03"
 
 
 class ConstraintError(HwqueueError):

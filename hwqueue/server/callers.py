@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 from urllib.parse import unquote
-from uuid import UUID
 
 from fastapi import Request, Response, Security, params
 from fastapi.dependencies.models import Dependant
@@ -22,7 +21,6 @@ from starlette.routing import Match
 from starlette.types import Scope as ASGIScope
 
 from hwqueue.client import AsyncClient
-from hwqueue.errors import LeaseNotFound
 from hwqueue.server.auth import Authenticator, authenticate
 from hwqueue.server.large import LARGE, Beside, Large, LargeRequest, Unreadable
 from hwqueue.server.pools import Pools
@@ -31,12 +29,9 @@ from hwqueue.server.rates import Rates
 from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
-from hwqueue.types import Lease
 
 T = TypeVar("T")
 
-# Members of a placement that hold expressions.
-_WHERE_TERMS_ARE = ("require", "prefer", "when", "any")
 # For the OpenAPI document alone: what it finds is looked at by the authenticators.
 _bearer = HTTPBearer(
     scheme_name="token",
@@ -77,12 +72,15 @@ class Caller:
         return self.services.settings.shard
 
     def call(self) -> AbstractAsyncContextManager[AsyncClient]:
-        """A client for what touches a few rows; one transaction, in the caller's name."""
-        return self.services.pools.call(self.principal.actor, self.large)
+        """A client for what touches a few rows; one transaction, in the caller's name.
+
+        The database refuses what is not the caller's tenant's, whatever a route forgot.
+        """
+        return self.services.pools.call(self.principal.actor, self.tenant, self.large)
 
     def read(self) -> AbstractAsyncContextManager[AsyncClient]:
         """A client for what may read a lot; it writes nothing."""
-        return self.services.pools.read(self.principal.actor, self.large)
+        return self.services.pools.read(self.principal.actor, self.tenant, self.large)
 
     async def beside(self, work: Callable[[], T]) -> T:
         """What `work` returns; of a large request in a thread."""
@@ -106,54 +104,6 @@ class Caller:
                 hint=f"leave out {field}",
             )
         return self.tenant
-
-    def check_placement(self, placement: Any, field: str) -> None:
-        """Refuse placements that look at leases of tenants other than the caller's only one.
-
-        They would tell where those run, and keep them away: being away is mutual.
-        Raises: Refusal (403).
-        """
-        if self.tenant is None:
-            return
-        within = [(field, placement)]
-        while within:
-            path, part = within.pop()
-            if isinstance(part, list):
-                within += [(f"{path}[{index}]", member) for index, member in enumerate(part)]
-            elif isinstance(part, dict):
-                if "leases" in part and not self._are_own(part.get("tenants")):
-                    raise Refusal(
-                        403,
-                        f"the token is for tenant {self.tenant!r} alone",
-                        field=f"{path}.tenants",
-                        hint="leave out tenants: they are the lease's own",
-                    )
-                within += [(f"{path}.{key}", part[key]) for key in _WHERE_TERMS_ARE if key in part]
-
-    def _are_own(self, tenants: Any) -> bool:
-        """Whether the tenants of a term are the caller's; left out, they are the lease's."""
-        if isinstance(tenants, list):
-            return all(one == self.tenant for one in tenants)
-        return tenants is None
-
-    async def own_lease(self, client: AsyncClient, lease_id: UUID) -> Lease:
-        """A lease that the caller may see. A lease never changes its tenant.
-
-        Raises: LeaseNotFound, for another tenant's as for one that does not exist.
-        """
-        lease = await client.get_lease(lease_id, shard=self.shard)
-        if self.tenant not in (None, lease.tenant):
-            raise LeaseNotFound(
-                f"lease {lease_id} does not exist",
-                detail={"lease_id": str(lease_id)},
-                hint="check the id; finished leases go once their queue's retention is over",
-            )
-        return lease
-
-    async def check_lease(self, client: AsyncClient, lease_id: UUID) -> None:
-        """Refuse leases that the caller may not see. Raises: LeaseNotFound."""
-        if self.tenant is not None:
-            await self.own_lease(client, lease_id)
 
 
 async def principal_of(request: Request) -> Principal:

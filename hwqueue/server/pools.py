@@ -80,38 +80,43 @@ class Pools:
             return await client.schema_version()
 
     @asynccontextmanager
-    async def call(self, actor: str, beside: Beside | None = None) -> AsyncIterator[AsyncClient]:
+    async def call(
+        self, actor: str, tenant: str | None, beside: Beside | None = None
+    ) -> AsyncIterator[AsyncClient]:
         """A client for what touches a few rows; all its calls are one transaction.
 
         Args:
+            tenant: The only one that it may see and name; None: all.
             beside: Runs what takes long in a thread; None: nothing will.
 
         Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
         """
-        async with self._turn(self._calls, actor), self.own_call(actor, beside) as client:
+        async with self._turn(self._calls, actor), self.own_call(actor, tenant, beside) as client:
             yield client
 
     @asynccontextmanager
     async def own_call(
-        self, actor: str, beside: Beside | None = None
+        self, actor: str, tenant: str | None = None, beside: Beside | None = None
     ) -> AsyncIterator[AsyncClient]:
         """The same for what the server asks itself, whoever makes it."""
         async with self._calls.connection() as connection:
             try:
-                yield await _client(connection, actor, self._call_timeout, beside)
+                yield await _client(connection, actor, tenant, self._call_timeout, beside)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
                 raise
 
     @asynccontextmanager
-    async def read(self, actor: str, beside: Beside | None = None) -> AsyncIterator[AsyncClient]:
+    async def read(
+        self, actor: str, tenant: str | None, beside: Beside | None = None
+    ) -> AsyncIterator[AsyncClient]:
         """A client for what may read a lot; it writes nothing.
 
         Args, raises: as `call`.
         """
         async with self._turn(self._reads, actor), self._reads.connection() as connection:
-            yield await _client(connection, actor, self._read_timeout, beside)
+            yield await _client(connection, actor, tenant, self._read_timeout, beside)
 
     @asynccontextmanager
     async def _turn(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
@@ -132,10 +137,16 @@ class Pools:
 
 
 async def _client(
-    connection: WatchedAsyncConnection, actor: str, timeout: timedelta, beside: Beside | None
+    connection: WatchedAsyncConnection,
+    actor: str,
+    tenant: str | None,
+    timeout: timedelta,
+    beside: Beside | None,
 ) -> AsyncClient:
     milliseconds = str(round(timeout.total_seconds() * 1000))
-    await connection.execute(ACT_AS, {"actor": actor, "timeout": milliseconds})
+    await connection.execute(
+        ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds}
+    )
     if beside is not None:
         return LargeClient.beside(connection, beside)
     return AsyncClient.on(connection)

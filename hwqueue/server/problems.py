@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from hwqueue.errors import HwqueueError
+from hwqueue.errors import HwqueueError, OtherTenant
 
 MEDIA_TYPE = "application/problem+json"
 STATUS_OF: Mapping[str, int] = {
@@ -40,6 +40,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHT01": 422,
     "QHA01": 422,
     "QHA02": 500,
+    "QHA03": 403,
     "QHC01": 404,
     "QHC03": 422,
     "QHC04": 422,
@@ -160,12 +161,20 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
         status,
         str(error),
         code=error.sqlstate,
-        field=error.field,
+        field=_field_of(error),
         hint=error.hint,
         retryable=error.retryable or status == 503,
         facts=_exact(error.detail) or None,
         headers=_TRY_AGAIN if status == 503 else {},
     )
+
+
+def _field_of(error: HwqueueError) -> str | None:
+    """The path of what was refused; of what is another tenant's with the element of the batch."""
+    index = error.detail.get("index")
+    if isinstance(error, OtherTenant) and error.field and index is not None:
+        return f"leases[{index}].{error.field}"
+    return error.field
 
 
 def _of_the_server(request: Request, error: Refusal) -> Response:

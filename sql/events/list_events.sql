@@ -4,7 +4,7 @@
 -- p_filter: {"code": text or list, "queue", "node", "lease", "class", "actor", "since", "until", "before", "final"}. before: an event's id, for
 -- the next page of the newest; final: true leaves out what a follower is not shown yet, so that following can go on from the first row.
 -- A filter by a subject, code or actor reads what it finds; since and until read the days between them (the order is by id), 15 at most.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}', p_limit int default 100, p_shard int default 0)
 returns table (event_id bigint, at timestamptz, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text,
                detail jsonb, shard_id int, login text)
@@ -17,6 +17,7 @@ declare
   v_until timestamptz;
   v_below bigint;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
   if p_limit is null or p_limit not between 1 and 10000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');

@@ -1,6 +1,6 @@
 -- Why leases of a placement class are pending: in words, and what it rests on. One row; the columns as in explain_lease, and words: what the class asks;
 -- leases: the first 20 in line, [{"lease_id", "priority", "eligible_at", "attempt", "deadline"}]. Patience is that of the first in line.
--- Locks: none. Raises: QHC01. Idempotent: yes.
+-- Locks: none. Raises: QHC01, QHA03. Idempotent: yes.
 create or replace function hwqueue.explain_class(p_class bigint, p_shard int default 0)
 returns table (class_id bigint, shard_id int, queue text, words text, headline text, code text, permanent boolean, waits_until timestamptz, as_of timestamptz,
                funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint,
@@ -12,6 +12,7 @@ declare
   v_head hwqueue.ready;
   v_found record;
 begin
+  perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
   if not found then
     perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),

@@ -19,6 +19,7 @@ declare
   v_entry hwqueue.ready;
   v_found record;
 begin
+  perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   state := hwqueue.lease_state(p_lease, p_shard);
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;

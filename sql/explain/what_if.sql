@@ -65,7 +65,7 @@ declare
   v_kinds uuid[];
   v_now timestamptz;
 begin
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
   select array_agg(distinct a) into v_anchors
   from hwqueue.imagined_nodes(p_nodes, p_shard) i
   cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)

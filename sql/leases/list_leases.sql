@@ -1,7 +1,7 @@
 -- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the next. Ids from now carry their time
 -- (version 7); ids of a producer's own that are above those of tomorrow, as most random ones are, come after all others.
 -- p_node: only those that run there now. What few leases meet among many takes a walk over the many: bound it by a timeout.
--- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null, p_task text default null,
                                                p_limit int default 50, p_before uuid default null, p_tenant text default null,
                                                p_service uuid default null, p_node uuid default null, p_shard int default 0)
@@ -12,10 +12,16 @@ returns table (lease_id uuid, shard_id int, queue text, task_name text, state te
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_tenants text[] := coalesce(hwqueue.my_tenants(), array[p_tenant]);  -- {null}: all
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
   v_ids uuid[] := '{}';
 begin
+  if p_tenant <> all (v_tenants) then
+    perform hwqueue.refuse_foreign(format('p_tenant is %s', to_json(left(p_tenant, 60))), 'p_tenant', 'leave out p_tenant');
+  elsif p_tenant is not null then
+    v_tenants := array[p_tenant];
+  end if;
   if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
     perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
       'states: scheduled, pending, claimed, completed, failed, cancelled');
@@ -24,11 +30,11 @@ begin
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
   end if;
   if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), p_tenant, p_service, p_node, p_shard);
+    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), v_tenants, p_service, p_node, p_shard);
   end if;
   if cardinality(v_ids) < p_limit then
     v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
-      case when p_before > v_newest then p_before end, p_tenant, p_service, p_node, p_shard);
+      case when p_before > v_newest then p_before end, v_tenants, p_service, p_node, p_shard);
   end if;
   return query
     select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
@@ -42,7 +48,7 @@ $$;
 
 -- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int, p_from uuid, p_before uuid, p_tenant text,
+create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int, p_from uuid, p_before uuid, p_tenants text[],
                                             p_service uuid, p_node uuid, p_shard int) returns uuid[]
 language plpgsql volatile
   -- planned anew each time: a filter that is not given must not be in the plan
@@ -55,9 +61,9 @@ begin
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
       and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
                               and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
-      and (p_tenant is null and p_service is null
+      and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
-                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
            or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))

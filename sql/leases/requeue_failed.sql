@@ -11,6 +11,7 @@ declare
   v_lease uuid;
   v_count int := 0;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
   v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);

@@ -9,6 +9,9 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.find_lease(p_lease, p_shard);  -- another's is not waited for
+  end if;
   perform 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_lease.state not in ('failed', 'cancelled') then

@@ -1,5 +1,5 @@
 -- Spawns one lease, normally inside the caller's own transaction. Waits for nobody but another spawn of its own key.
--- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06.
+-- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
 -- Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
                                                p_shard int default 0)
@@ -14,6 +14,9 @@ declare
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
 begin
   v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
+  end if;
   lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   created := v_spawn.stands_for is null;
   state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);

@@ -24,6 +24,9 @@ begin
     raise;  -- nothing that an element could help
   end;
   v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_spawns(v_spawns, true, p_shard);
+  end if;
   return query
     select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
            hwqueue.spawned_state(s.stands_for, s.available_at, v_now, p_shard), p_shard

@@ -2,7 +2,7 @@
 -- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node / to be away from it.
 -- Locks: none. Raises: QHA01, QHC03, QHC04, QHW01. Idempotent: yes.
 create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
@@ -22,12 +22,13 @@ begin
       jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
   end if;
   if v_required <> '[]' or v_preferred <> '[]' then
-    v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
+    v_placement := hwqueue.check_cost(
+      hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field), p_field);
   end if;
   if v_blob is not null then
     -- read like any placement: what normalise_placement would refuse, a blob must not bring in
     v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
-    v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
+    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wire, p_field), p_field);
   end if;
   return v_placement;
 end

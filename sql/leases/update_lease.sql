@@ -1,6 +1,6 @@
 -- Changes a lease that is not running: {"placement", "wire", "labels", "priority", "available_at", "deadline"}. It keeps its
 -- attempts and gets a fresh place in line. placement and wire together replace what it asked, whichever of them is given.
--- Locks: the entry, then the lease row. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHW01, QHA02.
+-- Locks: the entry, then the lease row. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
 -- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the state.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -36,6 +36,10 @@ begin
   v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
     v_placement, p_shard, v_class.patience), p_lease, p_shard);
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_class(c, 'changes', null, p_shard)
+    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+  end if;
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end

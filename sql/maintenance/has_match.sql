@@ -1,7 +1,7 @@
 -- Whether some live node may run leases of a class, by what it is and has in all; what is in use, or runs elsewhere, does not count, nor
 -- whether it is cordoned. Answers "is it refused for good?", by the rules that claims go by.
 
--- Judged by claims: a live node is found at once.
+-- Judged by claims for its profile: a live node is found at once.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns boolean
 language plpgsql stable
@@ -13,28 +13,56 @@ begin
 end
 $$;
 
--- Asked of the whole fleet: of profiles, or of nodes when the class names nodes, resources or trust domains.
+-- Asked of those that have not judged the class yet, of profiles, or of nodes when the class names nodes, resources or trust domains; what claims
+-- have judged is remembered (is_known_match). Null: too many are left for what the class costs, and the next claims will tell.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns boolean
 language plpgsql stable
 as $$
+declare
+  v_most int := greatest(1, 20 * hwqueue.judge_budget() / p_class.cost);
+  v_nodes uuid[];
+  v_profiles bigint[];
 begin
   if p_class.is_pinned then
-    return exists (
-      select 1
+    v_nodes := array(
+      select n.node_id
       from hwqueue.node n
-      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+        and (not hwqueue.has_judged(p_class, s.classes_seen, s.classes_judged)
+             -- by all its attestations: some may have expired
+             or exists (select 1 from hwqueue.node_eligibility e
+                        where e.shard_id = p_shard and e.node_id = n.node_id and e.queue_id = p_class.queue_id and e.class_id = p_class.class_id))
+      limit v_most + 1);
+    return case when exists (
+        select 1
+        from unnest(v_nodes[1 : v_most]) u(node_id)
+        join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
+        join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+        where hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+          and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0) then true
+      when cardinality(v_nodes) <= v_most then false end;
   end if;
-  return exists (
-    select 1 from hwqueue.profile p
-    where p.shard_id = p_shard and p.anchors && p_class.anchors and hwqueue.suits(p_class, p, null, '{}')
-      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard));
+  v_profiles := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.anchors && p_class.anchors and not hwqueue.has_judged(p_class, p.classes_seen, p.classes_judged)
+      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard)
+    limit v_most + 1);
+  return case when exists (
+      select 1
+      from unnest(v_profiles[1 : v_most]) u(profile_id)
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = u.profile_id
+      where hwqueue.suits(p_class, p, null, '{}')) then true
+    when cardinality(v_profiles) <= v_most then false end;
 end
 $$;
+
+-- Whether who has judged all classes up to a mark, and these besides, has judged this one.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.has_judged(p_class hwqueue.placement_class, p_seen xid8, p_judged bigint[]) returns boolean
+language sql stable
+as $$ select hwqueue.valid_mark(p_seen) > p_class.created_xid or p_class.class_id = any (p_judged) $$;
 
 -- Whether a live node of a profile is large enough.
 -- Locks: none. Raises: nothing. Idempotent: yes.

@@ -13,6 +13,7 @@ declare
     where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
   v_class hwqueue.placement_class;
   v_is_told boolean;
+  v_matches boolean;
   v_over text;
 begin
   for v_class in
@@ -29,9 +30,10 @@ begin
         where r.shard_id = p_shard and r.class_id = v_class.class_id and q.dropped_at is null) then
       v_over := 'none is waiting any more';
     else
-      v_over := case when hwqueue.has_match(v_class, p_now, p_shard) then 'a live node matches' end;
+      v_matches := hwqueue.has_match(v_class, p_now, p_shard);
+      v_over := case when v_matches then 'a live node matches' end;
     end if;
-    if v_over is null and not v_is_told then
+    if v_over is null and not v_matches and not v_is_told then  -- null: not known yet
       insert into hwqueue.unmatched_class (shard_id, class_id, told_at) values (p_shard, v_class.class_id, p_now);
       perform hwqueue.note_unmatched(v_class, p_now, p_shard);
     elsif v_over is not null and v_is_told then
@@ -53,7 +55,7 @@ create or replace function hwqueue.queue_name(p_queue_id int, p_shard int) retur
 language sql stable
 as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
 
--- Writes the event, with the commonest permanent reason among twenty live nodes.
+-- Writes the event, with the commonest permanent reason among twenty live nodes, fewer of a class that costs much to judge.
 -- Locks: none. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -68,7 +70,7 @@ begin
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit 20
+    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / p_class.cost))
   ), counted as (
     select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
     from sample s, jsonb_array_elements(s.reasons) r

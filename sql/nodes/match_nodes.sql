@@ -1,6 +1,6 @@
 -- For every registered node: could it run such a lease now, how well does it suit, and why not? A dry run of the filter and
 -- score that claim_task uses. p_options: {"labels", "tenant", "service_id", "task", "queue"}; with the queue, its weights and pause.
--- Locks: none. Raises: QHC03, QHC04, QHA01, QHQ01. Idempotent: yes.
+-- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
 create or replace function hwqueue.match_nodes(p_placement jsonb, p_options jsonb default '{}', p_shard int default 0)
 returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -23,6 +23,7 @@ begin
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     v_placement, null, null,
     hwqueue.service_away_from(hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), p_shard), p_shard);
+  perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
   select r.share into v_reach
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;

@@ -1,11 +1,12 @@
 -- What runs on a node and what is set aside for it, the oldest claims first. stop_by: by when it was asked to stop.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.node_claims(p_node uuid, p_limit int default 500, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint,
                claimed_at timestamptz, expires_at timestamptz, stop_reason text, stop_by timestamptz, assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform hwqueue.require_all_tenants();
   if p_limit is null or p_limit not between 1 and 10000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'ask for fewer');
   end if;

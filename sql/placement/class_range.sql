@@ -30,17 +30,17 @@ begin
     union all
     select e.affinity, null, e.node_id from hwqueue.node_eligibility e
     where e.shard_id = p_shard and e.class_id = p_class.class_id
-    union all  -- those that have not seen the class yet
+    union all  -- those that have not seen the class yet; of a class that costs much, claims will tell
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as is null and (p_class.is_pinned
-             or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
+    where p.shard_id = p_shard and p.judged_as is null and p_class.cost <= 500
+      and (p_class.is_pinned or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
     select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
     from hwqueue.node n
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where n.shard_id = p_shard and n.node_id = any (v_named)
+    where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
   )
   select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid

@@ -33,6 +33,7 @@ begin
   v_class.service_id := p_service;
   v_class.labels := p_labels;
   v_class.placement := p_placement;
+  v_class.cost := hwqueue.placement_cost(p_placement);
   v_class.patience := p_patience;
   v_class.target := p_target;
   v_class.away_from := p_away_from;
@@ -83,12 +84,12 @@ begin
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
       cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, tolerate, trusts, spread, terms,
-      away_from, patience, target, created_xid, created_at)
+      away_from, patience, target, cost, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts,
-      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_class.cost, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do

@@ -1,5 +1,6 @@
--- Judging in batches, in the order of the transactions that wrote the classes: a claim judges one batch of up to 500, up to eight while it
--- finds nothing to run, and reap judges ahead of claims. What was judged is kept.
+-- Judging in batches, in the order of the transactions that wrote the classes: a claim judges one batch, of up to 500 classes that
+-- cost no more than judge_budget, and up to eight while it finds nothing to run; reap judges ahead of claims. So a claim is bounded however
+-- many classes are new and whatever they ask. What was judged is kept.
 --
 -- How far a profile (and for classes that name nodes, resources or trust domains: a node) has come is what its last judge has seen
 -- (common/seen.sql): classes_unseen and classes_seen, the latter being its next_xid. A batch may end amid the classes of one transaction:
@@ -49,7 +50,7 @@ $$;
 -- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others.
 -- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
 create or replace function hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
-                                                out batch bigint[], out judged hwqueue.judged)
+                                                out batch bigint[], out judged hwqueue.judged, out more boolean)
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
@@ -59,37 +60,40 @@ declare
   v_now record;
   v_last xid8;
 begin
-  select s.unseen, s.next_xid, b.classes, b.xids into v_now
+  select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
   from hwqueue.seen_now() s
   cross join lateral (
-    select coalesce(array_agg(k.class_id order by k.is_own, k.created_xid, k.class_id), '{}') as classes,
-           array_agg(k.created_xid order by k.is_own, k.created_xid, k.class_id) as xids
+    -- as many as the budget has room for, the last one may go beyond it
+    select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()), '{}') as classes,
+           array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids, count(*) as found
     from (
-      select u.* from (
-        select false as is_own, x.created_xid, x.class_id
+      select u.created_xid, u.class_id, row_number() over o as place, sum(u.cost) over o - u.cost as spent
+      from (
+        select false as is_own, x.created_xid, x.class_id, x.cost
         from unnest(v_from.unseen) r(xid)
         cross join lateral (
-          select c.created_xid, c.class_id from hwqueue.placement_class c
+          select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
-        (select false, c.created_xid, c.class_id from hwqueue.placement_class c
+        (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard
            and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
          order by c.created_xid, c.class_id limit p_limit)
         union all
-        (select true, c.created_xid, c.class_id from hwqueue.placement_class c
+        (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard and c.created_xid = v_own and c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end
            and c.is_pinned = p_pinned and c.anchors && p_anchors
          order by c.class_id limit p_limit)
-      ) u order by u.is_own, u.created_xid, u.class_id limit p_limit) k) b;
+      ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;
+  more := v_now.found = p_limit or cardinality(batch) < v_now.found;
   v_last := v_now.xids[cardinality(batch)];
   judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judged;
-  if cardinality(batch) = p_limit and v_last is distinct from v_own then  -- there may be more: what comes behind the last of them is unseen
+  if more and v_last is distinct from v_own then  -- what comes behind the last of them is unseen
     judged.next_xid := greatest(v_last, v_from.next_xid);
     judged.unseen := array(
       select u from unnest(v_now.unseen || v_from.unseen) u
@@ -124,7 +128,7 @@ as $$
 declare
   v_next record;
 begin
-  select n.batch, n.judged into v_next
+  select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(
     row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judged,
     p_profile.anchors, false, p_limit, p_shard) n;
@@ -151,7 +155,7 @@ begin
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
   update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
   where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-  return cardinality(v_next.batch);
+  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
 
@@ -165,7 +169,7 @@ declare
   v_resources uuid[] := p_node.resources || p_node.gpu_ids;
   v_next record;
 begin
-  select n.batch, n.judged into v_next
+  select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judged,
                             p_node.anchors, true, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
@@ -193,6 +197,6 @@ begin
       pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
         select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  return cardinality(v_next.batch);
+  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;

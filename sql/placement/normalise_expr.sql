@@ -2,7 +2,7 @@
 -- p_preferred: it is part of a preference.
 -- Locks: none. Raises: QHC03. Idempotent: yes.
 create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int, p_preferred boolean) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_kinds text[];
@@ -53,7 +53,7 @@ $$;
 
 -- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is refused.
 create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int, p_preferred boolean) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_exprs jsonb := '[]'::jsonb;

@@ -2,7 +2,7 @@
 -- Without a domain a service keeps to its own failure domain, which may change: the domain stays absent.
 -- Locks: none. Raises: QHC03. Idempotent: yes.
 create or replace function hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_expr jsonb;
@@ -28,12 +28,16 @@ begin
 end
 $$;
 
--- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant. Callers of one tenant are refused here already where
+-- they name another: check_own_class no longer knows the path.
+-- Locks: none. Raises: QHC03, QHA03. Idempotent: yes.
 create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 begin
+  if not hwqueue.are_own(p_tenants) then
+    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field, 'leave out tenants: they are the lease''s own');
+  end if;
   if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
     return '{}'::jsonb;
   elsif p_tenants = '"*"' then

@@ -1,7 +1,7 @@
 -- The normal form of a placement: equal meanings give equal JSON. Keys that ask nothing are left out.
 -- Locks: none. Raises: QHC03 malformed, QHC04 contradictory. Idempotent: yes.
 create or replace function hwqueue.normalise_placement(p_placement jsonb, p_field text default 'placement') returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_placement jsonb;
@@ -20,6 +20,7 @@ begin
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
       jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
   end if;
+  perform hwqueue.check_patterns(v_placement, p_field);  -- before any is compiled
   if jsonb_typeof(v_placement -> 'require') <> 'null' then
     v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0, false);
     v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
@@ -27,13 +28,13 @@ begin
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
   if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    return hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
+    return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  return hwqueue.build_placement(v_required, v_preferred,
+  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
     hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
     hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation), p_field);
 end
 $$;
 

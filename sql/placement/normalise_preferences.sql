@@ -1,7 +1,7 @@
 -- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
 -- Locks: none. Raises: QHC03. Idempotent: yes.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
   v_item jsonb;

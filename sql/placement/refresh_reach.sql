@@ -1,5 +1,5 @@
 -- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of
--- node speak for all. Orders scarce work first and decides nothing.
+-- node speak for all, fewer where classes cost much to judge. Orders scarce work first and decides nothing.
 -- Gives the number of classes estimated; null when another session is at it, then nothing is done.
 -- Locks: the shard's row, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns int
@@ -25,17 +25,20 @@ begin
     where n.shard_id = p_shard and n.deregistered_at is null
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
              cardinality(array_remove(n.gpu_parents, null))
-    order by count(*) desc limit 200
+    order by count(*) desc limit (
+      select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (p_class_ids))
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested,
-        n.gpu_ids, n.gpu_parents)
-      and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
+    select c.class_id, f.share
     from hwqueue.placement_class c
-    cross join kind k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.class_id
+    cross join lateral (  -- class by class: its few patterns stay compiled
+      select coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested, n.gpu_ids, n.gpu_parents)
+               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
+      from kind k
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      offset 0) f
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
   )
   insert into hwqueue.class_reach as r (shard_id, class_id, share, refreshed_at)
   select p_shard, f.class_id, f.share, v_now from reach f

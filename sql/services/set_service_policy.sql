@@ -2,7 +2,7 @@
 -- to leases that require or avoid the service, node, rack or label:KEY; else the queue's. anti_affinity_services: services that its
 -- leases keep away from, its own id included if they are to keep away from each other. A service need not have leases yet.
 -- What runs already stays; from the commit on, leases that the change concerns wait until what runs has been counted.
--- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02. Idempotent: yes. Gives the whole policy.
+-- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02, QHA03. Idempotent: yes. Gives the whole policy.
 create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -18,6 +18,10 @@ begin
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
   v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
+  if not coalesce((select bool_and(hwqueue.is_own_service(a, p_shard)) from unnest(v_away_from) a), true) then
+    perform hwqueue.refuse_foreign('policy.anti_affinity_services names services that are not its', 'policy.anti_affinity_services',
+      'name services that leases of the tenant have');
+  end if;
   insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
   values (p_shard, p_service, v_domain, v_away_from)
   on conflict (shard_id, service_id) do update

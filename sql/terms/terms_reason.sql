@@ -26,7 +26,11 @@ begin
   end if;
   if p_facts <> '[]' and p_class.required <> '[]' then
     v_attested := case when p_node.attested = '{}' then '{}' else hwqueue.attested_at(p_node, p_now) end;
-    for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
+    -- what says nothing about other leases, nor about trust, was decided when the class was judged
+    for v_expr in
+      select e.value from jsonb_array_elements(p_class.required) e
+      where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.term) || exists(@.trust))', '{}', true)
+    loop
       v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
                                       v_attested);
       if v_reason is not null then

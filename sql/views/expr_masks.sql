@@ -1,8 +1,8 @@
 -- The nodes that meet each of these requirements, as bit strings (numbered_nodes). Judged by expr_reason, once for all nodes that a
 -- requirement cannot tell apart; a required equality is judged only where its value occurs (anchors); nodes that it names are judged one by one.
 -- What is asked about other leases counts as met, as in suits.
--- At most 100,000 judgements: requirements that have no anchor and tell thousands of nodes apart (a pattern over host names) take that many
--- each. Beyond, mask is null: not known.
+-- At most 100,000 judgements, the cheapest first: requirements that have no anchor and tell thousands of nodes apart (a pattern over host names) take
+-- that many each, and patterns as many more as they cost (placement_cost). Beyond, mask is null: not known.
 -- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamptz, p_shard int)
 returns table (expr jsonb, mask bit varying)
@@ -15,7 +15,8 @@ as $$
     from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
   ), asked as materialized (
-    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids
+    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
+           hwqueue.placement_cost(jsonb_build_object('require', jsonb_build_array(e.expr))) as cost
     from unnest(p_exprs) with ordinality e(expr, ordinality)
     cross join lateral hwqueue.expr_sight(e.expr) s
   ), sight as materialized (
@@ -32,7 +33,7 @@ as $$
   ), anchored as materialized (
     select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
   ), work as materialized (
-    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
+    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end + a.cost) over (order by k.kinds + a.cost, a.id) as so_far
     from asked a
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id

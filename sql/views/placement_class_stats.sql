@@ -14,6 +14,7 @@ declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   v_ids bigint[];
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_limit(p_limit);
   v_ids := array(
     select c.class_id from hwqueue.placement_class c

@@ -8,6 +8,7 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_limit(p_limit);
   return query
     select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint

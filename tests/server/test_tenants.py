@@ -103,7 +103,7 @@ ALL: dict[str, Any] = {"leases": {"labels": {}}, "domain": "node", "tenants": "*
     [
         ("require[0].tenants", {"require": [ALL]}),
         ("require[0].tenants", {"require": [ALL | {"tenants": 7}]}),
-        ("prefer[0].when.tenants", {"prefer": [{"when": ALL | {"tenants": [FILM, GAMES]}}]}),
+        ("prefer[0].when[0].tenants", {"prefer": [{"when": ALL | {"tenants": [FILM, GAMES]}}]}),
         ("require[0].any[0][0].tenants", {"require": [{"any": [[ALL | {"tenants": [""]}], []]}]}),
     ],
 )
@@ -120,7 +120,7 @@ async def test_placements_do_not_look_at_others(
         ("PATCH", f"/{own}", {"placement": placement}, "changes"),
     ):
         response = await guarded.request(method, f"{V1}/leases{path}", json=body, headers=film)
-        assert problem(response, 403)["field"] == f"{where}.placement.{field}"
+        assert problem(response, 403, "QHA03")["field"] == f"{where}.placement.{field}"
     page = ok(await guarded.get(f"{V1}/leases", params={"queue": queue}, headers=film))
     assert [lease["lease_id"] for lease in page["items"]] == [own]
 

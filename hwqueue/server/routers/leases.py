@@ -147,7 +147,7 @@ async def list_leases(
 async def get_lease(lease_id: Id, caller: LeaseReader) -> Lease:
     """All that is known about a lease, every attempt's error included."""
     async with caller.call() as client:
-        return Lease.model_validate(await caller.own_lease(client, lease_id))
+        return Lease.model_validate(await client.get_lease(lease_id, shard=caller.shard))
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
@@ -155,8 +155,6 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) ->
     """Change a lease that is not claimed."""
     changes = await caller.beside(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
-        await caller.check_lease(client, lease_id)
-        caller.check_placement(body.placement, "changes.placement")
         state = await client.update_lease(lease_id, shard=caller.shard, **changes)
     return LeaseNow(lease_id=lease_id, state=state)
 
@@ -168,7 +166,6 @@ async def cancel_lease(
     """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
-        await caller.check_lease(client, lease_id)
         state = await client.cancel_lease(lease_id, reason=reason, shard=caller.shard)
     return LeaseNow(lease_id=lease_id, state=state)
 
@@ -177,7 +174,6 @@ async def cancel_lease(
 async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> LeaseNow:
     """Make a failed or cancelled lease claimable again, with all its attempts to come."""
     async with caller.call() as client:
-        await caller.check_lease(client, lease_id)
         state = await client.requeue_lease(lease_id, shard=caller.shard)
     return LeaseNow(lease_id=lease_id, state=state)
 
@@ -191,7 +187,6 @@ def _options(
     """
     options = spec.options.model_dump(exclude_none=True)
     tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")
-    caller.check_placement(spec.options.placement, f"{path}.placement")
     if tenant is not None:
         options["tenant"] = tenant
     if idempotency_key is not None:
