@@ -83,12 +83,12 @@ begin
 end
 $$;
 
--- What a regexp or version expression counts for: its characters, a regexp's with bounds written out; 0 for one that check_regexp refuses.
+-- What a regexp or version expression counts for: its characters, of a regexp with bounds these written out; 0 for one that check_regexp refuses.
 create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
 language sql immutable
 as $$
   select case
-    when p_expr ->> 'op' = 'regexp' then (select case when r.danger is null then r.size else 0 end from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
+    when p_expr ->> 'op' = 'regexp' then (select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
     else length(p_expr #>> '{values,0}') end
 $$;
 

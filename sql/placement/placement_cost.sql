@@ -95,9 +95,7 @@ as $$
     when exists (select 1 from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
                  where e.value ? 'any' and hwqueue.patterns_within(e.value) <> '[]' and hwqueue.asks_others(e.value)) then 'require'
     when hwqueue.patterns_within(p_placement -> 'require') <> '[]'
-         and jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.max_skew))', '{}', true)
-         and not jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.max_skew)).count_nodes ? (@.affinity == "ignore")', '{}', true)
-      then 'require' end
+         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
 $$;
 
 -- Refuses a normal placement that would cost too much: patterns, expressions in all, and patterns where claims would judge them again and again,

@@ -1,0 +1,253 @@
+"""What is another tenant's and what does not exist are answered alike, on every route."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+from hwqueue.wire import Affinity, Category, Direction, Strength, TargetType, WireIntent, encode
+from tests.server.conftest import V1, Http, Token, ok, problem
+
+DOCUMENT = json.loads(
+    (Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text()
+)
+METHODS = ("get", "post", "patch", "put", "delete")
+ROUTES = [
+    (method.upper(), path)
+    for path, routes in DOCUMENT["paths"].items()
+    for method in METHODS
+    if method in routes
+]
+ROLES = ("producer", "viewer", "operator", "admin")
+FILM, GAMES = "film", "games"
+BODIES: dict[str, Any] = {
+    "/api/v1/match": {"placement": {}},
+    "/api/v1/what-if": {"nodes": [{"labels": {}}]},
+    "/api/v1/queues": {"queue": "another"},
+    "/api/v1/queues/{queue}/policy": {"policy": {"max_attempts": 3}},
+    "/api/v1/queues/{queue}/requeue-failed": {},
+    "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
+    "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
+    "/api/v1/leases/{lease_id}": {"priority": 2},
+}
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What the tenant games has, each name and id of it told by nothing else."""
+
+    queue: str
+    lease: str
+    done: str
+    service: str
+    class_id: int
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What nobody else may be told."""
+        return (self.lease, self.done, self.service, "secret-of-games", GAMES)
+
+
+@pytest.fixture
+def theirs(sql: Client, queue: str) -> Iterator[Theirs]:
+    """Leases of another tenant: one that waits, one that runs, one that failed."""
+    service = uuid4()
+    about: dict[str, Any] = {
+        "tenant": GAMES,
+        "service_id": service,
+        "labels": {"app": "secret-of-games"},
+    }
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name=f"n-{node}", instance_id="one"))
+    sql.spawn_lease(queue, "secret-of-games", **about)
+    assert sql.claim_task([queue], node, epoch)
+    done = sql.spawn_lease(queue, "secret-of-games", max_attempts=1, **about)
+    [claim] = sql.claim_task([queue], node, epoch)
+    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "secret-of-games"})
+    lease = sql.spawn_lease(queue, "secret-of-games", **about)
+    yield Theirs(
+        queue,
+        str(lease.lease_id),
+        str(done.lease_id),
+        str(service),
+        sql.explain_lease(lease.lease_id).class_id,
+    )
+
+
+def test_the_document_has_the_routes() -> None:
+    assert len(ROUTES) >= 37
+    assert {path for path in BODIES} <= {path for _, path in ROUTES}
+
+
+async def ask(
+    http: Http,
+    headers: dict[str, str],
+    method: str,
+    path: str,
+    theirs: Theirs,
+    lease: str,
+    klass: int,
+) -> httpx.Response:
+    """Ask a route about a lease or a class, whatever else it needs to be asked."""
+    url = path.format(lease_id=lease, queue=theirs.queue, node_id=uuid4(), class_id=klass)
+    body = BODIES.get(path) if method != "GET" else None
+    if method == "POST" and path == "/api/v1/leases":
+        body = {"queue": theirs.queue, "task": "t"}
+    if method == "POST" and path == "/api/v1/leases/batch":
+        body = {"queue": theirs.queue, "leases": [{"task": "t"}]}
+    return await http.request(method, url, json=body, headers=headers)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES, ids=lambda part: part)
+async def test_a_route_tells_nothing_of_another_tenant(
+    guarded: Http, token: Token, theirs: Theirs, method: str, path: str
+) -> None:
+    """Asked about another's and about nothing, it answers word for word the same."""
+    asked = (
+        (theirs.lease, theirs.class_id),
+        (theirs.done, theirs.class_id),
+        (str(uuid4()), 10**12),
+    )
+    for role in ROLES:
+        headers, told = token(role, FILM), set()
+        for lease, klass in asked:
+            response = await ask(guarded, headers, method, path, theirs, lease, klass)
+            text = response.text.replace(lease, "ID").replace(str(klass), "CLASS")
+            for secret in theirs.secrets:
+                assert secret not in text
+            if "{lease_id}" in path or "{class_id}" in path:
+                assert response.status_code in (403, 404)
+                found = json.loads(text)
+                del found["request_id"]
+                told.add((response.status_code, json.dumps(found)))
+        assert len(told) <= 1
+
+
+def others(theirs: Theirs, lease: str, service: str) -> dict[str, dict[str, Any]]:
+    """Options that name a lease or a service, in every way there is, by what they do."""
+    entry = {
+        target: encode(WireIntent(affinity=(_entry(target, target_id),))).hex()
+        for target, target_id in ((TargetType.LEASE, lease), (TargetType.SERVICE, service))
+    }
+    at = {"domain": "node"}
+    return {
+        "with a lease": {"placement": {"require": [{"lease": lease, **at}]}},
+        "away from a lease": {"placement": {"require": [{"lease": lease, **at, "away": True}]}},
+        "within any": {
+            "placement": {"require": [{"any": [[{"lease": lease}], [{"tags": {"a": 1}}]]}]}
+        },
+        "rather with a lease": {"placement": {"prefer": [{"when": {"lease": lease}}]}},
+        "with a service": {"placement": {"require": [{"service": service, **at}]}},
+        "away from a service": {
+            "placement": {"require": [{"service": service, **at, "away": True}]}
+        },
+        "rather with a service": {"placement": {"prefer": [{"when": {"service": service}}]}},
+        "a lease in the blob": {"wire": "\\x" + entry[TargetType.LEASE]},
+        "a service in the blob": {"wire": "\\x" + entry[TargetType.SERVICE]},
+    }
+
+
+def _entry(target: TargetType, target_id: str) -> Affinity:
+    category, direction = (
+        (Category.STATE, Direction.TOWARD)
+        if target is TargetType.LEASE
+        else (Category.TOPOLOGY, Direction.AWAY)
+    )
+    return Affinity(category, Strength.REQUIRED, direction, target, UUID(target_id))
+
+
+WAYS = tuple(others(Theirs("", str(uuid4()), "", str(uuid4()), 0), str(uuid4()), str(uuid4())))
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_one_names_must_be_ones_own(
+    guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
+) -> None:
+    headers = token("producer", FILM)
+    before = sql.list_leases(queue=theirs.queue)
+    told = []
+    for lease, service in ((theirs.lease, theirs.service), (str(uuid4()), str(uuid4()))):
+        options = others(theirs, lease, service)[way]
+        spec = {"task": "draw", "options": options}
+        for path, body, field in (
+            ("", {"queue": theirs.queue, **spec}, "options.placement"),
+            (
+                "/batch",
+                {"queue": theirs.queue, "leases": [{"task": "x"}, spec]},
+                "leases[1].options.placement",
+            ),
+        ):
+            response = await guarded.post(f"{V1}/leases{path}", json=body, headers=headers)
+            found = problem(response, 403, "QHA03")
+            assert found["field"] == field
+            del found["request_id"]
+            told.append(json.dumps(found).replace(lease, "LEASE").replace(service, "SERVICE"))
+    assert told[:2] == told[2:]
+    assert sql.list_leases(queue=theirs.queue) == before
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "blob" in way or "a lease" in way])
+async def test_a_change_names_ones_own_too(
+    guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
+) -> None:
+    headers = token("producer", FILM)
+    own = sql.spawn_lease(theirs.queue, "draw", tenant=FILM).lease_id
+    before = sql.get_lease(own)
+    changes = others(theirs, theirs.lease, theirs.service)[way]
+    response = await guarded.patch(f"{V1}/leases/{own}", json=changes, headers=headers)
+    assert problem(response, 403, "QHA03")["field"] == "changes.placement"
+    assert sql.get_lease(own) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_ones_own_may_be_named(
+    guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
+) -> None:
+    service = uuid4()
+    own = sql.spawn_lease(theirs.queue, "draw", tenant=FILM, service_id=service).lease_id
+    options = others(theirs, str(own), str(service))[way]
+    body = {"queue": theirs.queue, "task": "draw", "options": options}
+    ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer", FILM)), 201)
+
+
+async def test_leases_of_a_batch_may_name_each_other(
+    guarded: Http, token: Token, queue: str
+) -> None:
+    first = str(uuid4())
+    placement = {"require": [{"lease": first, "domain": "rack"}]}
+    batch = [
+        {"task": "draw", "options": {"placement": placement}},
+        {"task": "draw", "options": {"lease_id": first}},
+    ]
+    body = {"queue": queue, "leases": batch}
+    ok(await guarded.post(f"{V1}/leases/batch", json=body, headers=token("producer", FILM)), 201)
+
+
+async def test_a_service_is_its_first_users(guarded: Http, token: Token, theirs: Theirs) -> None:
+    """Else leases of one tenant could keep those of another away from the nodes they run on."""
+    headers, own = token("producer", FILM), str(uuid4())
+    body: dict[str, Any] = {"queue": theirs.queue, "task": "draw"}
+    refused = body | {"options": {"service_id": theirs.service}}
+    found = problem(await guarded.post(f"{V1}/leases", json=refused, headers=headers), 403, "QHA03")
+    assert found["field"] == "options.service_id"
+    apart = {"require": [{"service": own, "domain": "node", "away": True}]}
+    mine = body | {"options": {"service_id": own, "placement": apart}}
+    ok(await guarded.post(f"{V1}/leases", json=mine, headers=headers), 201)
+    other = token("producer", GAMES)
+    problem(await guarded.post(f"{V1}/leases", json=mine, headers=other), 403, "QHA03")
+
+
+async def test_callers_for_all_tenants_may_name_everything(
+    guarded: Http, token: Token, theirs: Theirs
+) -> None:
+    headers = token("producer")
+    for options in others(theirs, theirs.lease, theirs.service).values():
+        body = {"queue": theirs.queue, "task": "draw", "options": options}
+        ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)

@@ -1,0 +1,289 @@
+"""What judging a placement may cost: bounded where it is spawned, judged in bounded pieces."""
+
+import json
+from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+import psycopg
+import pytest
+
+
+from hwqueue.testing import Clock, install_clock
+from tests.plans.explain import explained
+from tests.fix_db import fresh_database
+from tests.sql.api import TASK, Api, Node, Row, outlive
+
+OTHERS = {"leases": {"labels": {"app": "x"}}, "domain": "node"}
+NODES = 12
+
+
+def pattern(number: int, size: int = 62) -> Row:
+    """A pattern of this size that every host name meets, another one for each number."""
+    return {"label": "host", "op": "regexp", "values": [f"(n{number})?".ljust(size, "|")]}
+
+
+def dear(number: int) -> Row:
+    """A placement with as many patterns as one may have, and nearly as large ones."""
+    return {"require": [pattern(8 * number + each) for each in range(8)]}
+
+
+@pytest.fixture
+def dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """A database of the test's own: what others left to be judged would be counted."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+class Calls:
+    """How often functions were called, counted by the server; no function: never."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, int] = {}
+
+    @property
+    def judged(self) -> int:
+        """How often a label was held against an expression."""
+        return self.of.get("label_holds", 0)
+
+
+@contextmanager
+def counting(conn: psycopg.Connection[Any]) -> Iterator[Calls]:
+    """Count the calls of PL/pgSQL functions inside, in one transaction."""
+    calls = Calls()
+    with conn.transaction():
+        conn.execute("set local track_functions = 'pl'")
+        before = _counted(conn)
+        yield calls
+        calls.of = {name: number - before.get(name, 0) for name, number in _counted(conn).items()}
+
+
+def _counted(conn: psycopg.Connection[Any]) -> dict[str, int]:
+    found = conn.execute(
+        "select funcname, calls from pg_stat_xact_user_functions where schemaname = 'hwqueue'"
+    )
+    return {name: calls for name, calls in found.fetchall() if calls}
+
+
+@pytest.fixture
+def fleet(api: Api) -> list[Node]:
+    """Nodes that are no two alike, each of which has judged what there was."""
+    made = [api.node(labels={"host": f"n{number}"}) for number in range(NODES)]
+    for node in made:
+        api.claim(node, api.queue())
+    return made
+
+
+PATTERNS = {"require": [pattern(number, 10) for number in range(9)]}
+SIZES = {"require": [pattern(0, 200), pattern(1, 200), pattern(2, 101)]}
+WRITTEN_OUT = {"require": [{"label": "h", "op": "regexp", "values": ["(abcdefghij){26}"]}] * 2}
+RANGES = {
+    "require": [
+        {"label": "v", "op": op, "values": [", ".join(["> 1.0.0"] * 30)]}
+        for op in ("version", "semver")
+    ]
+}
+EXPRS = {
+    "require": [
+        {"any": [[{"label": f"{each}{n}", "op": "exists"}] for each in "abc"]} for n in range(67)
+    ]
+}
+REFUSED = [
+    ("patterns", 8, PATTERNS),
+    ("patterns", 8, {"prefer": [{"when": each} for each in PATTERNS["require"]]}),
+    ("patterns", 8, {"require": [{"any": [[each] for each in PATTERNS["require"]]}]}),
+    ("pattern_chars", 500, SIZES),
+    ("pattern_chars", 500, WRITTEN_OUT),
+    ("pattern_chars", 500, RANGES),
+    ("expressions", 200, EXPRS),
+]
+
+
+@pytest.mark.parametrize(("what", "limit", "placement"), REFUSED)
+def test_a_placement_that_costs_too_much_is_refused(
+    api: Api, what: str, limit: int, placement: Row
+) -> None:
+    queue, options = api.queue(), {"placement": placement}
+    lease = api.spawn(queue)
+    before = api.contents()
+    batch = [{"task": TASK}, {"task": TASK, "options": options}]
+    for function, field, arguments in (
+        ("spawn_lease", "options.placement", {"queue": queue, "task": TASK, "options": options}),
+        ("spawn_leases", "options.placement", {"queue": queue, "leases": batch}),
+        ("update_lease", "changes.placement", {"lease": lease, "changes": options}),
+        ("match_nodes", "placement", {"placement": placement}),
+        ("match_page", "placement", {"placement": placement}),
+    ):
+        refusal = api.refused("QHC03", function, **arguments)
+        assert (refusal.field, refusal.detail["limit"]) == (field, limit)
+        assert refusal.detail[what] > limit
+        assert str(limit) in refusal.hint
+        assert field in refusal.message
+    assert api.contents() == before
+
+
+def test_what_parts_ask_together_is_counted_together(api: Api) -> None:
+    """The placement and the shorthands each stay below the limit."""
+    exprs = [{"label": f"l{n}", "op": "exists"} for n in range(100)]
+    tags = {f"t{n}": n for n in range(101)}
+    options = {"placement": {"require": exprs}, "affinity_tags": tags}
+    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert (refusal.field, refusal.detail["expressions"]) == ("options", 201)
+
+
+def test_patterns_are_counted_before_one_is_compiled(api: Api) -> None:
+    """Else 700 of them would be compiled to say that they are too many."""
+    broken = {"label": "host", "op": "regexp", "values": ["[[:none:]]"]}
+    options = {"placement": {"require": [broken, *PATTERNS["require"]]}}
+    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.detail["patterns"] == 10
+
+
+@pytest.mark.parametrize("placement", [dear(0), SIZES | {"require": SIZES["require"][:2]}])
+def test_what_the_limits_allow_is_accepted(api: Api, placement: Row) -> None:
+    api.spawn(api.queue(), placement=placement)
+
+
+@pytest.mark.parametrize(
+    ("part", "placement"),
+    [
+        ("prefer", {"prefer": [{"when": OTHERS}, {"when": pattern(0)}]}),
+        (
+            "prefer",
+            {
+                "prefer": [{"when": pattern(0)}],
+                "spread": [{"domain": "rack", "targets": [], "select": {"same": "task"}}],
+            },
+        ),
+        ("require", {"require": [{"any": [[OTHERS], [pattern(0)]]}]}),
+        (
+            "require",
+            {
+                "require": [pattern(0)],
+                "spread": [{"domain": "rack", "max_skew": 1, "select": {"same": "task"}}],
+            },
+        ),
+    ],
+)
+def test_patterns_that_every_claim_would_judge_again_are_refused(
+    api: Api, part: str, placement: Row
+) -> None:
+    options = {"placement": placement}
+    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert refusal.field == f"options.placement.{part}"
+
+
+def test_a_claim_judges_batches_of_what_they_cost(api: Api, fleet: list[Node]) -> None:
+    """One while it finds something to run, else eight: by the profile and the kinds of node."""
+    queue, other = api.queue(), api.queue()
+    for number in range(80):
+        api.spawn(queue, placement=dear(number))
+    plain = api.spawn(other)
+    batch = 4 * 8 * (1 + NODES)
+    judged, leases = _counted_claim(api, fleet[0], other)
+    assert (0 < judged <= 8 * batch, leases) == (True, [])
+    while not leases:
+        judged, leases = _counted_claim(api, fleet[0], other)
+    assert leases == [plain]
+    for number in range(80, 90):
+        api.spawn(queue, placement=dear(number))
+    plain = api.spawn(other)
+    judged, leases = _counted_claim(api, fleet[0], other)
+    assert (0 < judged <= batch, leases) == (True, [plain])
+
+
+def _counted_claim(api: Api, node: Node, queue: str) -> tuple[int, list[Any]]:
+    with counting(api.conn) as calls:
+        leases = api.claimed(node, queue)
+    return calls.judged, leases
+
+
+def test_what_costs_much_is_judged_in_the_end(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    leases = {api.spawn(queue, placement=dear(number)) for number in range(40)}
+    got = set()
+    for _ in range(60):
+        got |= set(api.claimed(fleet[0], queue, qty=100))
+    assert got == leases
+
+
+def outgrown(api: Api, queue: str, patterns: int = 300) -> Any:
+    """A lease whose class is older than the limits."""
+    lease = api.spawn(queue, placement=dear(0))
+    exprs = json.dumps([pattern(number) for number in range(patterns)])
+    api.conn.execute(
+        """
+        update hwqueue.placement_class c
+        set required = %s::jsonb, placement = jsonb_build_object('require', %s::jsonb), cost = %s
+        from hwqueue.lease l where l.lease_id = %s and c.class_id = l.class_id
+        """,
+        [exprs, exprs, patterns * (1 + 3 * 62), lease],
+    )
+    return lease
+
+
+def test_an_older_class_is_judged_by_a_claim_and_not_by_upkeep(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    lease = outgrown(api, queue)
+    for _ in range(2):
+        with counting(api.conn) as calls:
+            api.rows("reap")
+        assert calls.judged <= 300
+    with counting(api.conn) as calls:
+        assert api.claimed(fleet[0], queue) == [lease]
+    assert calls.judged <= 2 * 300
+
+
+def test_upkeep_judges_little_at_a_time_and_does_its_work(api: Api, fleet: list[Node]) -> None:
+    clock: Clock = install_clock(api.conn)
+    queue, short = api.queue(), api.queue(claim_timeout=1)
+    api.spawn(short)
+    assert api.claim(fleet[0], short)
+    for number in range(40):
+        api.spawn(queue, placement=dear(number))
+    for _ in range(3):
+        clock.advance(timedelta(seconds=61))
+        with counting(api.conn) as calls:
+            api.rows("reap")
+        assert calls.judged <= 2500
+    row = api.conn.execute("select count(*) from hwqueue.claim").fetchone()
+    assert row == (0,)
+
+
+def test_views_give_up_on_what_costs_much(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    for number in range(80):
+        api.spawn(queue, placement=dear(number))
+    with counting(api.conn) as calls:
+        rows = api.rows("pending_reasons", queue=queue)
+    assert len(rows) == 80
+    assert calls.judged <= 100_000 // 186 * NODES
+    assert any(row["nodes_matching"] is None for row in rows)
+
+
+def test_a_term_is_checked_without_the_patterns_beside_it(api: Api, fleet: list[Node]) -> None:
+    queue = api.queue()
+    require = [*dear(0)["require"], {**OTHERS, "away": True}]
+    api.spawn(queue, placement={"require": require}, labels={"app": "y"})
+    outlive(api.conn)
+    while not api.claim(fleet[0], queue):
+        api.rows("reap")
+    api.spawn(queue, placement={"require": require}, labels={"app": "y"})
+    with counting(api.conn) as calls:
+        assert api.claim(fleet[0], queue)
+    assert calls.of["terms_reason"] > 0
+    assert calls.judged == 0
+
+
+def test_a_plain_spawn_asks_for_nothing_more(api: Api) -> None:
+    queue = api.queue()
+    api.spawn(queue)
+    with explained(api.conn) as work:
+        api.spawn(queue)
+    assert len(work.plans) == PLAIN_SPAWN
+    assert len(work.scans("placement_class")) == 1
+
+
+PLAIN_SPAWN = 10
