@@ -25,3 +25,11 @@ def test_there_are_some() -> None:
 def test_shown_placement(api: Api, text: str) -> None:
     shown: Any = json.loads(re.sub(r"\bID\b", f'"{uuid4()}"', text))
     assert normal(api, shown).keys() == shown.keys()
+
+
+def test_the_limits_are_those_that_hold(api: Api) -> None:
+    table = PAGE.split("## Limits")[1].split("\n## ")[0]
+    shown = [int(number) for number in re.findall(r"^\| .* \| (\d+) \|$", table, re.MULTILINE)]
+    limits = api.conn.execute("select * from hwqueue.placement_limits()").fetchone()
+    assert limits is not None
+    assert shown == [*limits, 65536]

@@ -1,0 +1,155 @@
+"""Callers of one tenant (`hwqueue.tenant`): what the functions show them, and let them name."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.sql.api import TASK, Api, Refusal, Row, read_refusal
+
+FILM, GAMES = "film", "games"
+
+
+@contextmanager
+def only(api: Api, tenant: str) -> Iterator[None]:
+    """Call for one tenant inside, as the HTTP server does; nothing of it stays."""
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute("select set_config('hwqueue.tenant', %s, true)", [tenant])
+        yield
+
+
+def refused(api: Api, code: str, function: str, /, **arguments: Any) -> Refusal:
+    """Call for the tenant film a function that must refuse."""
+    with only(api, FILM):
+        with pytest.raises(psycopg.Error) as caught, api.conn.transaction():
+            api.rows(function, **arguments)
+    refusal = read_refusal(caught.value)
+    assert refusal.code == code, refusal
+    return refusal
+
+
+@pytest.fixture
+def theirs(api: Api) -> UUID:
+    """A lease of another tenant."""
+    return api.spawn(api.queue(), tenant=GAMES, service_id=str(uuid4()))
+
+
+ABOUT_A_LEASE: list[tuple[str, Row]] = [
+    ("get_lease", {}),
+    ("update_lease", {"changes": {"priority": 1}}),
+    ("cancel_lease", {"reason": "no"}),
+    ("requeue_lease", {}),
+    ("lease_history", {}),
+]
+
+
+@pytest.mark.parametrize(("function", "more"), ABOUT_A_LEASE)
+def test_anothers_lease_does_not_exist(api: Api, theirs: UUID, function: str, more: Row) -> None:
+    before, nobody = api.contents(), uuid4()
+    told = {
+        (
+            found.message.replace(str(lease), "ID"),
+            str(found.detail).replace(str(lease), "ID"),
+            found.hint,
+        )
+        for lease in (theirs, nobody)
+        for found in [refused(api, "QHL04", function, lease=lease, **more)]
+    }
+    assert len(told) == 1
+    assert api.contents() == before
+
+
+def test_ones_own_lease_does(api: Api) -> None:
+    lease = api.spawn(api.queue(), tenant=FILM)
+    with only(api, FILM):
+        assert api.lease(lease)["tenant"] == FILM
+        assert api.value("update_lease", lease=lease, changes={"priority": 1}) == "pending"
+        assert api.value("cancel_lease", lease=lease) == "cancelled"
+        assert api.value("requeue_lease", lease=lease) == "pending"
+
+
+def test_lists_hold_ones_own(api: Api) -> None:
+    queue = api.queue()
+    own, _ = (api.spawn(queue, tenant=tenant) for tenant in (FILM, GAMES))
+    with only(api, FILM):
+        for arguments in ({}, {"tenant": FILM}, {"queue": queue}):
+            rows = api.rows("list_leases", **arguments)
+            assert {row["tenant"] for row in rows} == {FILM}
+            assert own in {row["lease_id"] for row in rows}
+    assert refused(api, "QHA03", "list_leases", tenant=GAMES).field == "p_tenant"
+
+
+ABOUT_ALL: list[tuple[str, Callable[[Api], Row]]] = [
+    ("explain_lease", lambda api: {"lease": api.spawn(api.queue(), tenant=FILM)}),
+    ("explain_class", lambda _: {"class": 1}),
+    ("what_if", lambda _: {"nodes": [{"labels": {}}]}),
+    ("node_claims", lambda api: {"node": api.node().node_id}),
+    ("list_events", lambda _: {}),
+    ("pending_reasons", lambda _: {}),
+    ("placement_class_stats", lambda _: {}),
+    ("tag_distribution", lambda _: {}),
+    ("requeue_failed", lambda api: {"queue": api.queue()}),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments"), ABOUT_ALL)
+def test_what_is_about_all_tenants_is_refused(
+    api: Api, function: str, arguments: Callable[[Api], Row]
+) -> None:
+    assert refused(api, "QHA03", function, **arguments(api)).hint
+
+
+@pytest.mark.parametrize("tenant", ["", GAMES])
+def test_spawns_are_for_ones_own_tenant(api: Api, tenant: str) -> None:
+    options = {"tenant": tenant} if tenant else {}
+    found = refused(api, "QHA03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
+    assert found.field == "options.tenant"
+    batch = [{"task": TASK, "options": {"tenant": FILM}}, {"task": TASK, "options": options}]
+    found = refused(api, "QHA03", "spawn_leases", queue=api.queue(), leases=batch)
+    assert (found.field, found.detail["index"]) == ("options.tenant", 1)
+
+
+def test_a_dry_run_names_ones_own(api: Api, theirs: UUID) -> None:
+    service = api.lease(theirs)["service_id"]
+    options = {"tenant": FILM}
+    for target in ({"lease": str(theirs)}, {"service": str(service)}):
+        placement = {"require": [target]}
+        for function in ("match_nodes", "match_page"):
+            found = refused(api, "QHA03", function, placement=placement, options=options)
+            assert found.field == "options.placement"
+    found = refused(api, "QHA03", "match_nodes", placement={}, options={"tenant": GAMES})
+    assert found.field == "options.tenant"
+    with only(api, FILM):
+        api.rows("match_nodes", placement={}, options=options)
+
+
+def test_policies_of_services_are_for_ones_own(api: Api, theirs: UUID) -> None:
+    foreign, own = str(api.lease(theirs)["service_id"]), str(uuid4())
+    api.spawn(api.queue(), tenant=FILM, service_id=own)
+    for service in (foreign, str(uuid4())):
+        refused(api, "QHA03", "service_policy", service=service)
+        refused(api, "QHA03", "set_service_policy", service=service, policy={})
+        policy = {"anti_affinity_services": [service]}
+        refused(api, "QHA03", "set_service_policy", service=own, policy=policy)
+    with only(api, FILM):
+        policy = {"anti_affinity_services": [own]}
+        assert api.value("set_service_policy", service=own, policy=policy)
+
+
+def test_what_operators_said_of_a_service_holds(api: Api, theirs: UUID) -> None:
+    """A policy that keeps a tenant's service away from another's is no word of the tenant's."""
+    foreign, own, queue = api.lease(theirs)["service_id"], str(uuid4()), api.queue()
+    policy = {"anti_affinity_services": [str(foreign)]}
+    api.value("set_service_policy", service=own, policy=policy)
+    with only(api, FILM):
+        assert api.spawn(queue, tenant=FILM, service_id=own)
+
+
+def test_without_the_setting_nothing_is_narrowed(api: Api, theirs: UUID) -> None:
+    api.conn.execute("select set_config('hwqueue.tenant', '', false)")
+    placement = {"require": [{"lease": str(theirs)}]}
+    assert api.spawn(api.queue(), placement=placement)
+    assert api.lease(theirs)["tenant"] == GAMES
