@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
@@ -193,3 +194,34 @@ def test_every_page_fits_and_keeps_to_the_host(
             )
             assert refused == [], name
         assert visit.complaints == []
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_browser_keeps_a_session_until_it_signs_out(
+    browser: Browser, dsn: str, sql: Client, token: Callable[..., str], secure: bool
+) -> None:
+    """Browsers take this machine for safe, and keep secure cookies without https, too."""
+    sql.create_queue("renders")
+    secret = token("operator")
+    with (
+        serving(dsn, auth="tokens", secure_cookies=secure) as url,
+        browser.new_context() as window,
+    ):
+        page = window.new_page()
+        page.goto(f"{url}/queues/renders")
+        page.get_by_label("Token of the API").fill(secret)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="renders")).to_be_visible()
+        kept = {cookie["name"]: cookie for cookie in window.cookies()}
+        prefix = "__Host-" if secure else ""
+        assert set(kept) == {f"{prefix}hwqueue-session", f"{prefix}hwqueue-form"}
+        assert all(cookie["httpOnly"] and cookie["secure"] is secure for cookie in kept.values())
+        assert secret not in str(kept)
+        page.get_by_role("link", name="Pause").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+        expect(page.get_by_text("Paused: nothing of it is granted.")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token of the API")).to_be_visible()
+        window.add_cookies([kept[f"{prefix}hwqueue-session"]])  # type: ignore[list-item]
+        page.goto(f"{url}/queues/renders")
+        expect(page.get_by_label("Token of the API")).to_be_visible()
