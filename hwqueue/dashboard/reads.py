@@ -82,7 +82,7 @@ class Reads:
 
     def acting(self, actor: str) -> AbstractAsyncContextManager[AsyncClient]:
         """A client in whose transaction something is changed in somebody's name."""
-        return self._pools.call(actor, None)
+        return self._pools.call(actor)
 
     def forget(self) -> None:
         """Something was changed: what is kept is read afresh."""
@@ -312,7 +312,7 @@ class Reads:
         watch.count += 1
         began = perf_counter()
         try:
-            async with self._pools.read(_ACTOR, None) as client:
+            async with self._pools.read(_ACTOR) as client:
                 return await ask(client)
         except Exception:
             watch.failed += 1

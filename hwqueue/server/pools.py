@@ -81,7 +81,7 @@ class Pools:
 
     @asynccontextmanager
     async def call(
-        self, actor: str, tenant: str | None, beside: Beside | None = None
+        self, actor: str, tenant: str | None = None, beside: Beside | None = None
     ) -> AsyncIterator[AsyncClient]:
         """A client for what touches a few rows; all its calls are one transaction.
 
@@ -109,7 +109,7 @@ class Pools:
 
     @asynccontextmanager
     async def read(
-        self, actor: str, tenant: str | None, beside: Beside | None = None
+        self, actor: str, tenant: str | None = None, beside: Beside | None = None
     ) -> AsyncIterator[AsyncClient]:
         """A client for what may read a lot; it writes nothing.
 

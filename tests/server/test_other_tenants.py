@@ -1,7 +1,6 @@
 """What is another tenant's and what does not exist are answered alike, on every route."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ class Theirs:
 
 
 @pytest.fixture
-def theirs(sql: Client, queue: str) -> Iterator[Theirs]:
+def theirs(sql: Client, queue: str) -> Theirs:
     """Leases of another tenant: one that waits, one that runs, one that failed."""
     service = uuid4()
     about: dict[str, Any] = {
@@ -72,7 +71,7 @@ def theirs(sql: Client, queue: str) -> Iterator[Theirs]:
     [claim] = sql.claim_task([queue], node, epoch)
     sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "secret-of-games"})
     lease = sql.spawn_lease(queue, "secret-of-games", **about)
-    yield Theirs(
+    return Theirs(
         queue,
         str(lease.lease_id),
         str(done.lease_id),
@@ -83,26 +82,18 @@ def theirs(sql: Client, queue: str) -> Iterator[Theirs]:
 
 def test_the_document_has_the_routes() -> None:
     assert len(ROUTES) >= 37
-    assert {path for path in BODIES} <= {path for _, path in ROUTES}
+    assert set(BODIES) <= {path for _, path in ROUTES}
 
 
-async def ask(
-    http: Http,
-    headers: dict[str, str],
-    method: str,
-    path: str,
-    theirs: Theirs,
-    lease: str,
-    klass: int,
-) -> httpx.Response:
+async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
-    url = path.format(lease_id=lease, queue=theirs.queue, node_id=uuid4(), class_id=klass)
+    url = path.format(queue=theirs.queue, node_id=uuid4(), **named)
     body = BODIES.get(path) if method != "GET" else None
-    if method == "POST" and path == "/api/v1/leases":
+    if (method, path) == ("POST", "/api/v1/leases"):
         body = {"queue": theirs.queue, "task": "t"}
-    if method == "POST" and path == "/api/v1/leases/batch":
+    if (method, path) == ("POST", "/api/v1/leases/batch"):
         body = {"queue": theirs.queue, "leases": [{"task": "t"}]}
-    return await http.request(method, url, json=body, headers=headers)
+    return await http.request(method, url, json=body)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES, ids=lambda part: part)
@@ -116,9 +107,10 @@ async def test_a_route_tells_nothing_of_another_tenant(
         (str(uuid4()), 10**12),
     )
     for role in ROLES:
-        headers, told = token(role, FILM), set()
+        told = set()
+        guarded.headers.update(token(role, FILM))
         for lease, klass in asked:
-            response = await ask(guarded, headers, method, path, theirs, lease, klass)
+            response = await ask(guarded, method, path, theirs, lease_id=lease, class_id=klass)
             text = response.text.replace(lease, "ID").replace(str(klass), "CLASS")
             for secret in theirs.secrets:
                 assert secret not in text

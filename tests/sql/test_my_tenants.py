@@ -23,9 +23,8 @@ def only(api: Api, tenant: str) -> Iterator[None]:
 
 def refused(api: Api, code: str, function: str, /, **arguments: Any) -> Refusal:
     """Call for the tenant film a function that must refuse."""
-    with only(api, FILM):
-        with pytest.raises(psycopg.Error) as caught, api.conn.transaction():
-            api.rows(function, **arguments)
+    with only(api, FILM), pytest.raises(psycopg.Error) as caught, api.conn.transaction():
+        api.rows(function, **arguments)
     refusal = read_refusal(caught.value)
     assert refusal.code == code, refusal
     return refusal
