@@ -26,7 +26,8 @@ begin
       any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
   perform hwqueue.note_attestations(p_node, p_shard);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at, 'any_instance', coalesce(p_any_instance, false)), p_node => p_node);
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance then '{"any_instance": true}'::jsonb else '{}' end,
+    p_node => p_node);
 end
 $$;
 

@@ -160,6 +160,34 @@ def _(stage: Stage) -> Row:
     return of_node(node)
 
 
+@tells("node_trust_suspended")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("attest_node", node=node.node_id, domain="d")
+    for instance in ("second", "third"):
+        stage.api.node(node.node_id, name=node.name, instance_id=instance)
+    return of_node(node, detail={"domains": ["d"], "instance_id": "second"})
+
+
+@tells("node_confirmed")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    stage.api.rows("attest_node", node=node.node_id, domain="d")
+    stage.api.node(node.node_id, name=node.name, instance_id="second")
+    for _ in range(2):
+        stage.api.rows("confirm_node", node=node.node_id)
+    return of_node(node, detail={"domains": ["d"], "instance_id": "second"})
+
+
+@tells("node_handed_over")
+def _(stage: Stage) -> Row:
+    node = stage.api.node()
+    before = stage.api.used(node)["login"]
+    for _ in range(2):
+        stage.api.rows("hand_over_node", node=node.node_id, login="hwqueue_worker")
+    return of_node(node, detail={"from": before, "to": "hwqueue_worker"})
+
+
 @tells("node_silent")
 def _(stage: Stage) -> Row:
     node = stage.silent()
