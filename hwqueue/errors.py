@@ -10,11 +10,13 @@ HwqueueError
     LeaseExists              QHL06  the lease id is taken
     LeaseClaimed             QHL07  not while the lease is claimed
     ClaimNotYours            QHL08  the claim belongs to another login
+    LeaseBusy                QHL09  another session holds the claim; nothing was done
   NodeError
     NodeUnknown              QHN01  no node has this id
     NodeNameTaken            QHN02  another node has this name
     NodeSuperseded           QHN03  a newer registration of the node has taken over
     NodeNotYours             QHN04  the node belongs to another login
+    NodeBusy                 QHN06  another session holds the node or one of its claims
   QueueError
     QueueUnknown             QHQ01  no queue has this name
     QueueExists              QHQ02  the queue exists with another policy
@@ -63,6 +65,7 @@ __all__ = [
     "HwqueueError",
     "IdempotencyMismatch",
     "IsolationLevel",
+    "LeaseBusy",
     "LeaseCancelled",
     "LeaseClaimed",
     "LeaseError",
@@ -70,6 +73,7 @@ __all__ = [
     "LeaseFinished",
     "LeaseLost",
     "LeaseNotFound",
+    "NodeBusy",
     "NodeError",
     "NodeNameTaken",
     "NodeNotYours",
@@ -196,6 +200,16 @@ class ClaimNotYours(LeaseError):
     default_sqlstate = "QHL08"
 
 
+class LeaseBusy(LeaseError):
+    """Another session holds the claim, such as one that has cancelled the lease and not committed.
+
+    Nothing was settled or extended; `detail["sessions"]` lists the process ids of the sessions.
+    """
+
+    default_sqlstate = "QHL09"
+    default_retryable = True
+
+
 class NodeError(HwqueueError):
     """The node is not registered as the call assumes."""
 
@@ -222,6 +236,13 @@ class NodeNotYours(NodeError):
     """The node belongs to another login; an operator may hand it over."""
 
     default_sqlstate = "QHN04"
+
+
+class NodeBusy(NodeError):
+    """Another session holds the node or one of its claims, so it cannot be registered now."""
+
+    default_sqlstate = "QHN06"
+    default_retryable = True
 
 
 class QueueError(HwqueueError):

@@ -28,6 +28,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHL06": 409,
     "QHL07": 409,
     "QHL08": 403,
+    "QHL09": 409,
     "QHN01": 404,
     "QHN02": 409,
     "QHN03": 409,

@@ -33,7 +33,7 @@ class Verdict(StrEnum):
     """What a heartbeat or a settlement found the claim to be.
 
     Heartbeats: ok, lost, cancelled, preempted. Settlements: ok, lost, cancelled, finished,
-    bad_token.
+    bad_token, busy (another session holds the claim: nothing was done, settle it again later).
     """
 
     OK = "ok"
@@ -42,6 +42,7 @@ class Verdict(StrEnum):
     PREEMPTED = "preempted"
     FINISHED = "finished"
     BAD_TOKEN = "bad_token"
+    BUSY = "busy"
 
 
 def given(**values: Any) -> dict[str, Any]:

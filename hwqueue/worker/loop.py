@@ -58,7 +58,8 @@ class ClaimLoop:
             if runner.wake.is_set():
                 continue
             is_idle = not draining.is_set() and runner.free > 0
-            await self._wait(await self._idle_seconds(claimed) if is_idle else None)
+            waits = [await self._idle_seconds(claimed) if is_idle else None, runner.due_in]
+            await self._wait(min((wait for wait in waits if wait is not None), default=None))
 
     async def _round(self) -> int:
         """Settle and claim once; how many leases were claimed."""

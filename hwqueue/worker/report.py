@@ -75,7 +75,9 @@ class Reports:
         """A batch was settled; the answers are in its order."""
         failed: list[Answered] = []
         for (claim, how), answer in zip(ended, answers, strict=False):
-            if answer.verdict is not Verdict.OK:
+            if answer.verdict is Verdict.BUSY:
+                _tell_busy(claim)
+            elif answer.verdict is not Verdict.OK:
                 _tell_verdict(claim, how, answer)
             elif how.kind == "fail":
                 failed.append((claim, how, answer))
@@ -157,6 +159,15 @@ def tell_unsettled(claim: Claim, how: Outcome, why: str) -> None:
         claim.task_name,
         why,
         failure,
+        extra=fields(claim),
+    )
+
+
+def _tell_busy(claim: Claim) -> None:
+    _log.warning(
+        "lease %s of task %s: another session holds its claim; settling it later",
+        claim.lease_id,
+        claim.task_name,
         extra=fields(claim),
     )
 

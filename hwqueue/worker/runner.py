@@ -133,6 +133,8 @@ class Runner:
         self._running: dict[int, Execution] = {}
         self._ended: list[Ended] = []
         self._settling: list[Ended] = []
+        self._put_off: list[Ended] = []
+        self._put_off_until = 0.0
 
     @property
     def free(self) -> int:
@@ -153,17 +155,30 @@ class Runner:
     def held(self) -> list[Claim]:
         """The claims to be kept: of what runs, and of what has ended and is not settled yet."""
         running = [one.claim for one in self.running if one.is_held]
-        return running + [claim for claim, _how in self._settling + self._ended]
+        left = self._settling + self._ended + self._put_off
+        return running + [claim for claim, _how in left]
 
     @property
     def has_ended(self) -> bool:
-        """Whether `take_ended` would give anything."""
-        return bool(self._ended)
+        """Whether anything is to be settled, now or later."""
+        return bool(self._ended or self._put_off)
+
+    @property
+    def due_in(self) -> float | None:
+        """Seconds until `take_ended` returns what was put off; None when nothing was."""
+        return max(0.0, self._put_off_until - self._loop.time()) if self._put_off else None
 
     def take_ended(self) -> list[Ended]:
-        """What ended since the last call; it stays held until `forget_settled`."""
+        """What ended since the last call, and what is due again; held until `forget_settled`."""
         self._settling, self._ended = self._ended, []
+        if self.due_in == 0:
+            self._settling, self._put_off = self._settling + self._put_off, []
         return self._settling
+
+    def put_off(self, ended: Collection[Ended], seconds: float) -> None:
+        """Settle these again in `seconds`; their claims stay held until then."""
+        self._put_off.extend(ended)
+        self._put_off_until = self._loop.time() + seconds
 
     def forget_settled(self) -> None:
         """What was taken last has been settled, or given up."""
@@ -224,7 +239,8 @@ class Runner:
     def abandon(self) -> list[Ended]:
         """What is left at the very end: not yet settled, or still running and to be released."""
         running = [one.claim for one in self.running if one.is_held]
-        return self._settling + self._ended + [(claim, outcome.RELEASED) for claim in running]
+        left = self._settling + self._ended + self._put_off
+        return left + [(claim, outcome.RELEASED) for claim in running]
 
     def _on_timeout(self, execution: Execution) -> None:
         """Ask the handler to stop. A thread may not, so its attempt fails at once."""

@@ -113,6 +113,7 @@ class Worker:
             extend_claim=session.extend,
             pass_environment=settings.pass_environment,
         )
+        session.put_off = runner.put_off
         with shutdown.on_signals() if handle_signals else nullcontext():
             try:
                 if await self._open(session, shutdown):

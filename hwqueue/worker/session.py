@@ -40,6 +40,7 @@ from hwqueue.types import (
     ReapResult,
     SettledAndClaimed,
     Settlement,
+    Verdict,
 )
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
@@ -52,7 +53,9 @@ from hwqueue.worker.transient import is_transient, may_come_up
 _log = logging.getLogger("hwqueue.worker")
 
 _T = TypeVar("_T")
+PutOff = Callable[[Sequence[tuple[Claim, Outcome]], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
+_BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -73,6 +76,8 @@ class NodeSession:
         epoch: Of its latest registration.
         reports: Told what was settled.
         in_doubt: Whether a call has failed since the last heartbeat; then nothing is claimed.
+        put_off: Takes what could not be settled yet, because another session holds its claim, and
+            the seconds to wait before it is tried again.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class NodeSession:
         self._shard = settings.shard
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
+        self.put_off: PutOff | None = None
 
     @property
     def in_flight(self) -> int:
@@ -141,7 +147,8 @@ class NodeSession:
     ) -> Sequence[Claim]:
         """Settle what ended and claim up to `quantity`, in one commit.
 
-        It only settles while the session is in doubt, or none of the queues exists.
+        What another session holds is put off, and is to be settled again. It only settles while
+        the session is in doubt, or none of the queues exists.
 
         Raises:
             HwqueueError, psycopg.Error: The database refuses; nothing was settled or claimed.
@@ -164,6 +171,13 @@ class NodeSession:
         if quantity and not self.in_doubt:
             self._queues.found(queues)
         self.reports.settled(ended, answer.settled)
+        busy = [
+            one
+            for one, settled in zip(ended, answer.settled, strict=True)
+            if settled.verdict is Verdict.BUSY
+        ]
+        if busy and self.put_off is not None:
+            self.put_off(busy, _BUSY_WAIT_SECONDS)
         return answer.claimed
 
     async def _settle_and_claim(

@@ -1,8 +1,9 @@
-"""Keys for replica identity, and how claims end.
+"""Replica identities, and which database a shard is kept in.
 
-Why: (to be written).
-Locks: none.
-Expected duration: milliseconds.
+Why: four tables without a key stop settlements and `prune` as soon as a publication has them. A
+copy or a restore in the same cluster could not be told from its original, so tokens repeated.
+Locks: access exclusive on those four tables, shard and node_state, until the upgrade commits.
+Expected duration: milliseconds; no table is rewritten.
 """
 
 from alembic import op

@@ -36,7 +36,8 @@ begin
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
+  v_generation := case when v_state.server_started_at = pg_postmaster_start_time()
+                    and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   select q.* into v_front

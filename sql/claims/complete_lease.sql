@@ -15,7 +15,7 @@ begin
   if v_result is not null then
     perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
   end if;
-  if hwqueue.finish_claim(p_lease, p_token, null, true, v_result, p_shard) then
+  if hwqueue.finish_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
     return 'completed';
   end if;
   -- a peek: if the claim moves before the locks are held, its token will not match any more
@@ -24,7 +24,7 @@ begin
     select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
       and hwqueue.is_own(c.login))
   for no key update;
-  if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
+  if found and hwqueue.finish_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
     return 'completed';
   end if;
   return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'

@@ -1,6 +1,7 @@
 -- complete_lease for many, without results, in one call: p_lease_ids[i] was claimed with p_tokens[i]. One that cannot be completed undoes
 -- none of the others. Gives those that were not completed, in their order, counted from 1, and why (verdict: lost, cancelled, finished,
--- bad_token: never granted, or to another login; a lease that does not exist is lost); no rows: all of them were.
+-- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another
+-- session holds the claim, complete it again later); no rows: all of them were.
 -- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id; the lease rows.
 -- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in claim_task.
 create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard int default 0)
@@ -31,7 +32,7 @@ end
 $$;
 
 -- Completes what it can and tells what it could not and why; with p_node only that node's claims.
--- Locks: node_state is held by the caller; the claims by lease_id; the lease rows. Raises: nothing. Idempotent: no.
+-- Locks: node_state is held by the caller; the claims by lease_id, as settle_each; the lease rows. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
@@ -43,26 +44,30 @@ begin
   if not p_is_counted then
     v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, p_node, p_shard);
   end if;
-  if cardinality(v_done) = cardinality(p_lease_ids) then
-    return;
+  if cardinality(v_done) < cardinality(p_lease_ids) then
+    for v_item in
+      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
+      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
+    loop
+      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null, p_shard) then
+        v_done := v_done || v_item.ordinal;
+      end if;
+    end loop;
   end if;
-  for v_item in
-    select i.lease_id, i.claim_token, i.ordinality::int as ordinal
-    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
-  loop
-    if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, null, p_shard) then
-      v_done := v_done || v_item.ordinal;
-    end if;
-  end loop;
-  return query
-    select i.ordinality::int, i.lease_id,
-           case w.verdict when 'foreign' then 'bad_token' when 'unknown' then 'lost' else w.verdict end, w.state
-    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    left join lateral (
-      select x.claim_token from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) c on true
-    cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, c.claim_token, p_shard) w
-    where i.ordinality <> all (v_done) order by i.ordinality;
+  if cardinality(v_done) < cardinality(p_lease_ids) then
+    return query
+      with rest as (
+        select i.lease_id, i.claim_token, i.ordinality::int as ordinal, row_number() over (order by i.ordinality) as place
+        from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality) where i.ordinality <> all (v_done)
+      )
+      select r.ordinal, r.lease_id, s.verdict, s.state
+      from hwqueue.settle_each(p_node, (
+        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token, 'outcome', 'complete') order by r.place)
+        from rest r), p_shard) s
+      join rest r on r.place = s.ordinal
+      where s.verdict <> 'ok' order by r.ordinal;
+  end if;
 end
 $$;
 

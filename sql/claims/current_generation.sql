@@ -1,15 +1,25 @@
--- The generation on a server that is not the one written down; on the first server it stays as it is.
+-- The generation in a database that is not the one written down; in the first one it stays as it is. A row without a
+-- path is from a release that did not write it.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint) returns bigint
+create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint, p_path text) returns bigint
 language sql immutable parallel safe
 as $$
-  select case when p_shard.timeline is null or (p_shard.timeline, p_shard.system_identifier) = (p_timeline, p_system)
+  select case when p_shard.timeline is null
+                or (p_shard.timeline, p_shard.system_identifier, coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
+-- Where this database keeps the table of shards. A copy of a database has another folder, a restored or truncated table
+-- another file. (So has one that was rewritten, by vacuum full: then tokens rise without need.)
+-- Locks: none. Raises: nothing. Idempotent: yes. Costs less than a microsecond, and reads no page.
+create or replace function hwqueue.storage_path() returns text
+language sql stable
+as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
+
 -- The generation that leads every claim token. It rises when this is another server than the last time, by system identifier
--- or timeline: after a failover that lost commits, tokens would repeat otherwise (docs/explanation/failover.md). Asking who
--- the server is reads a file; that it has not been started since says the same, for neither changes while a primary runs.
+-- or timeline, or another database of it, by storage_path: after a failover that lost commits, a restore or a copy, tokens would
+-- repeat otherwise (docs/explanation/failover.md). Asking who the server is reads a file; that it has not been started since says
+-- the same, for neither changes while a primary runs.
 -- Locks: the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.current_generation(p_shard int) returns bigint
 language plpgsql volatile
@@ -18,7 +28,7 @@ declare
   v_generation bigint;
 begin
   select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time() and s.storage_path = hwqueue.storage_path();
   if v_generation is null then
     v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
   end if;
@@ -27,7 +37,7 @@ end
 $$;
 
 -- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by them is
--- judged anew. The new generation follows from the row and the server alone: whoever cannot lock the row uses it unwritten.
+-- judged anew, and its sequences may lag behind the tables (logical replication brings none). The new generation follows from the row and the server alone: whoever cannot lock the row uses it unwritten.
 -- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class, term_count and
 -- what is remembered of the fleet. Raises: nothing.
 -- Idempotent: yes.
@@ -36,18 +46,20 @@ language plpgsql volatile
 as $$
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
+  v_path text := hwqueue.storage_path();
   v_shard hwqueue.shard;
   v_next bigint;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
     select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-    return hwqueue.next_generation(v_shard, p_timeline, v_system);
+    return hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
   end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
   update hwqueue.shard s
-  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(), generation = v_next
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
+      storage_path = v_path, generation = v_next
   where s.shard_id = p_shard;
   if v_next > v_shard.generation then
     perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
@@ -64,6 +76,7 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;
   return v_next;
 end
@@ -79,9 +92,10 @@ declare
 begin
   -- what the shard's row says: if another session is about to write it, the next claim asks again
   update hwqueue.node_state n
-  set generation = s.generation, server_started_at = s.server_started_at
+  set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
   from hwqueue.shard s
-  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
+    and s.storage_path = hwqueue.storage_path();
   return v_generation;
 end
 $$;

@@ -1,9 +1,10 @@
 -- The usual end of a claim, in as few looks as can be: completes it if the token is right. With p_is_plain only if nothing was set
--- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the caller's. False: nothing was
--- done, settle_claim says why.
+-- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the
+-- caller's. It waits for nobody: unless the caller holds the claim
+-- (p_holds), one that another session holds is left alone. False: nothing was done, settle_claim says why.
 -- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_result jsonb, p_shard int)
-returns boolean
+create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean,
+                                                p_result jsonb, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -12,7 +13,7 @@ declare
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
+    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_let_go(c.xmax))
   returning c.* into v_claim;
   if not found then
     return false;
@@ -34,45 +35,61 @@ begin
 end
 $$;
 
--- finish_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no result; with p_node only that
--- node's, else only the caller's. Gives the places in the list of those that it completed.
--- Locks: the claims and the lease rows by lease_id. Raises: nothing. Idempotent: no.
+-- finish_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no
+-- result; with p_node only that node's, else only the caller's. Claims that other sessions hold are left alone. Returns the places in the
+-- list of those that it completed.
+-- Every write is by key: a lease's row may change while its claim is waited for (give_target), and a row found by
+-- its ctid would then be passed over without a word.
+-- Locks: the claims by lease_id; the lease rows. Raises: XX000 when a claim has no lease row. Idempotent: no.
 create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
   v_done int[];
+  v_written bigint;
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
-  with item as (
-    select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
-    from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    group by i.lease_id, i.claim_token order by i.lease_id
-  ), ended as (
-    -- fences (offset 0) and places: by key, item for item. How many there are is in no statistics, and the planner might read all
-    -- claims or leases there are
-    delete from hwqueue.claim c using item i
-    cross join lateral (
-      select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
-    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token
-      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
-      and c.assignment is null and c.counted is null
-    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
+  with ended as (
+    delete from hwqueue.claim c using hwqueue.batch_items(p_leases, p_tokens, p_shard) i
+    where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
+      and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
+    returning i.ordinal, i.shard_id, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), record as (
     update hwqueue.lease l
-    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id, claimed_at = e.claimed_at,
-        finished_at = v_now, result = null
-    from ended e
-    cross join lateral (
-      select x.ctid as place from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) p
-    where l.ctid = p.place
+    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id,
+        claimed_at = e.claimed_at, finished_at = v_now, result = null
+    from ended e where l.shard_id = e.shard_id and l.lease_id = e.lease_id
+    returning l.lease_id
   ), noted as (
     insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
     select p_shard, e.queue_id, 'completed', v_now, e.lease_id from ended e
   )
-  select array_agg(e.ordinal) into v_done from ended e;
+  select array_agg(e.ordinal), (select count(*) from record) into v_done, v_written from ended e;
+  if v_written <> coalesce(cardinality(v_done), 0) then
+    raise exception 'the ends of % leases were to be written, % were', cardinality(v_done), v_written
+      using errcode = 'XX000', detail = jsonb_build_object('ended', cardinality(v_done), 'written', v_written),
+            hint = 'this is a bug in hwqueue; nothing was settled, and verify_invariants() shows leases without a row';
+  end if;
   return coalesce(v_done, '{}');
+end
+$$;
+
+-- The items of a batch in the order in which they are locked, each once, with its first place in the list.
+-- It fixes the plans of those who join it by both columns of a key: item for item (rows 1: from a larger estimate the
+-- planner may read all claims or leases, and the length of a list is in no statistics), never the other way round
+-- (without a constant shard_id the index of the other table has no condition to begin with).
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard int)
+returns table (shard_id int, lease_id uuid, claim_token bigint, ordinal int)
+language plpgsql immutable rows 1
+as $$
+begin
+  return query
+    select p_shard, i.lease_id, i.claim_token, min(i.ordinality)::int
+    from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    group by i.lease_id, i.claim_token order by i.lease_id;
 end
 $$;

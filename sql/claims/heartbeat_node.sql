@@ -1,5 +1,5 @@
 -- A node's sign of life for itself and all its claims [{"lease_id", "claim_token"}] in one statement. Each claim that still
--- stands is extended by p_extend or its own timeout; the verdict says what the worker should do:
+-- stands is extended by p_extend or its own timeout, a cancelled one by no more than that; the verdict says what the worker should do:
 -- ok, cancelled (stop, it is not wanted any more), preempted (stop and hand back), lost (stop, do not settle).
 -- It waits for nobody. A claim that somebody else holds (an open cancel, say) is answered as it stands and extended the next
 -- time; while somebody holds the node (an open settlement, say) its last sign of life stays as it is. A claim that is named
@@ -54,7 +54,9 @@ begin
     join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
     where c.node_id = p_node for update of c skip locked);
   return query
-    update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
+    update hwqueue.claim c
+    set expires_at = greatest(c.expires_at, v_now + case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout)
+                                                         else coalesce(p_extend, c.claim_timeout) end)
     where c.shard_id = p_shard and c.lease_id = any (v_held)
     returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end, c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then

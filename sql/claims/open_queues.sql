@@ -44,8 +44,8 @@ begin
     perform hwqueue.refuse('QHA01', format('p_qty must be from 1 to 1000, got %s', coalesce(p_qty::text, 'null')),
       jsonb_build_object('field', 'p_qty'), 'claim in batches of at most 1000');
   end if;
-  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '3650 days' or not isfinite(p_claim_timeout) then
-    perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to ten years, got %s', p_claim_timeout),
+  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '30 days' or not isfinite(p_claim_timeout) then
+    perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to 30 days, got %s', p_claim_timeout),
       jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
   end if;
   return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1 or hwqueue.check_queue_names(p_queues);

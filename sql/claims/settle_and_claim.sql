@@ -1,5 +1,5 @@
 -- Settles a batch and claims the next in one round trip and one commit. One bad settlement undoes neither the others
--- nor the claim: its row says why.
+-- nor the claim: its row says why. A claim that another session holds is busy, and stays as it is: settle it again later.
 -- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes them: it costs half of what the same
 -- costs in p_settle, and only those that could not be completed get a row; their ordinals go on after p_settle's.
 -- Locks: node_state; its claims by lease_id; then as claim_task.
@@ -16,6 +16,7 @@ as $$
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
   v_given int := 0;
+  v_held uuid[];
   v_state record;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
@@ -32,11 +33,11 @@ begin
   if v_drawn is not null then
     perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
   end if;
-  if v_given > 0 and v_completed > 0 then  -- in one order, for those who hold claims without the node (drop_queue)
-    perform 1 from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.lease_id = any (
-      p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e))
-    order by c.lease_id for update;
+  if v_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
+    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
+    if v_held <> '{}' then
+      perform hwqueue.await_claims(v_held, '900ms', p_shard);
+    end if;
   end if;
   if v_given > 0 then
     return query
@@ -45,7 +46,7 @@ begin
       from hwqueue.settle_each(p_node, p_settle, p_shard) e;
   end if;
   if v_completed = 1 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, null, p_shard) then 0 else 1 end;
+    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
   end if;
   if v_completed > 0 then
     return query

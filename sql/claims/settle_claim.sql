@@ -1,8 +1,8 @@
 -- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at", "delay"}.
 -- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew, not by the clock.
 -- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is set aside for the claim, nothing
--- is done; the verdict is counted.
--- Locks: the claim; the lease row. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
+-- is done; the verdict is counted. While another session holds the claim nothing is done either; the verdict is busy (await_claims).
+-- Locks: the claim, skip locked; the lease row. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
 -- bad_token, foreign (another login's or node's), unknown.
 -- Idempotent: no, the second settlement finds finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamptz, p_shard int,
@@ -16,11 +16,13 @@ begin
   -- by token: whoever has an old one waits for nobody
   select c.* into v_claim from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
-    and hwqueue.is_own(c.login) for update;
+    and hwqueue.is_own(c.login) for update skip locked;
   if not found then
-    select c.claim_token, c.login into v_claim.claim_token, v_claim.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
+    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
     if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
-      verdict := 'counted';
+      verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'counted' end;
+      state := 'claimed';
     else
       select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     end if;
@@ -29,7 +31,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.finish_claim(p_lease, p_token, null, false, nullif(p_settlement -> 'result', 'null'), p_shard);
+      perform hwqueue.finish_claim(p_lease, p_token, null, false, true, nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then

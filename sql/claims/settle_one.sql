@@ -1,7 +1,8 @@
 -- The heart of complete_lease, fail_lease and release_lease: settles by lease and token, and turns every verdict but ok
 -- into its error.
+-- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
 -- Locks: node_state of the claim's node if something was set aside; the claim; the lease row.
--- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another login's, QHA01, QHA02.
+-- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another login's, QHL09 busy, QHA01, QHA02.
 -- Idempotent: no.
 create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int) returns text
 language plpgsql volatile
@@ -23,7 +24,8 @@ begin
     end if;
     select s.verdict, s.state into v_result
     from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
-    exit when v_result.verdict <> 'counted';
+    exit when v_result.verdict not in ('counted', 'busy')
+      or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s', p_shard);
   end loop;
   if v_result.verdict <> 'ok' then
     perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state, p_shard);
@@ -57,6 +59,10 @@ begin
       perform hwqueue.refuse('QHL08', format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
         to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
         hwqueue.login_hint(v_login));
+    when 'busy' then
+      perform hwqueue.refuse('QHL09', format('claim %s of lease %s is busy: another session holds it', p_token, p_lease),
+        v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease], p_shard)),
+        'nothing was settled; call again. A transaction that was left open holds it, an unfinished cancel_lease, say');
     else
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
         'check the id; finished leases go once their queue''s retention is over');

@@ -36,6 +36,29 @@ as $$
     else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
 $$;
 
+-- A span that is there, with an end: what is over only after such a span must be so within a time that people plan for.
+create or replace function hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) returns interval
+language plpgsql immutable
+as $$
+declare
+  v_span interval := hwqueue.parse_interval(p_value, p_field, p_min, 'QHA01');
+begin
+  if v_span > p_most then
+    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s to %s', p_min, p_most),
+      'give a shorter one: a heartbeat makes a claim or a node live on', 'QHA01');
+  end if;
+  return v_span;
+end
+$$;
+
+-- Seconds, or interval text without months; at most p_most.
+create or replace function hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) returns interval
+language sql immutable
+as $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    else hwqueue.parse_short_interval(p_value, p_field, p_min, p_most) end
+$$;
+
 -- A time that is there, in the years 1 to 9999 in UTC: clients read no other, and one lease would keep them from reading any.
 create or replace function hwqueue.parse_time(p_value jsonb, p_field text, p_code text) returns timestamptz
 language plpgsql stable

@@ -1,7 +1,7 @@
 -- Records work that already runs on a node, for moving in from another system: no filter and no room check; from then on it
 -- counts like any claim. Devices: {"gpus": [resource ids]} in the options, else those with most left. Nothing is adopted onto cores
 -- or devices that others have to themselves, nor to itself where others are.
--- Locks: its idempotency key; node_state. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHL07, QHA02, QHA03.
+-- Locks: its idempotency key; node_state; the entry. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHL07, QHA02, QHA03.
 -- Idempotent: no.
 create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
                                                p_shard int default 0)
@@ -31,12 +31,12 @@ begin
     array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
   perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
       jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
   end if;
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);

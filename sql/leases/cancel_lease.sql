@@ -1,5 +1,5 @@
 -- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker learns at the next
--- heartbeat, and stays claimed until it settles or expires. Cancelling a cancelled lease changes nothing.
+-- heartbeat, and stays claimed until it settles or expires, one claim timeout from now at the latest unless it heartbeats. Cancelling a cancelled lease changes nothing.
 -- Locks: the entry or the claim, then the lease row. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the state.
 create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -28,7 +28,8 @@ begin
   end if;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
   update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason,
+      expires_at = least(c.expires_at, v_now + c.claim_timeout), check_at = least(c.check_at, v_now + c.claim_timeout)
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
     if v_claim.stop_reason is distinct from 'cancelled' then

@@ -36,7 +36,7 @@ as $$
     coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
     hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
-    hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second'),
+    hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
     hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
     case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
     hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),

@@ -1,7 +1,7 @@
 -- Ends claims that have expired (plus the queue's grace), oldest first: one attempt used, put back at once while attempts are left.
 -- A node that is at work is left alone, and its claims use up none of the limit: the next reap will see.
--- Locks: the claims, and node_state of their nodes where something was set aside, all skip locked, so that the order does not
--- matter; the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: node_state of the nodes where something was set aside, then the claims, all skip locked: the claim of a node at work is not held; the
+-- lease rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.expire_claims(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz) returns int
 language plpgsql volatile
 as $$
@@ -27,7 +27,7 @@ begin
     join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
     where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is not null and c.expires_at + q.reap_grace <= p_now
     order by c.check_at limit p_limit - v_count
-    for update of c skip locked for no key update of s skip locked
+    for no key update of s skip locked for update of c skip locked
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;

@@ -1,6 +1,7 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
--- tainted nodes; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are silent and which classes no node
--- may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes at most p_limit and
+-- tainted nodes, or their queue was dropped; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are
+-- silent and which classes no node may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes
+-- at most p_limit and
 -- skips what others hold.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit, call again.
@@ -33,7 +34,8 @@ end
 $$;
 
 -- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
--- start, should anything have come below the mark after all (a clock that was set back).
+-- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are looked at for the same
+-- reason.
 -- What holds up others comes last: nodes.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
@@ -47,12 +49,14 @@ declare
   v_from hwqueue.reap_mark := p_mark;
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
+  v_sweeps boolean;
   v_estimated record;
   v_counted record;
   v_postponed int;
   v_scheduled int;
   v_stays int;
   v_judged record;
+  v_dropped int;
   v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
@@ -62,12 +66,14 @@ begin
     select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
     v_from := v_counted.mark;
     v_uncounted := v_counted.more;
-    if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
+    v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
+    if v_sweeps then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';
       v_from.deadlines_from := '-infinity';
       v_from.scheduled_from := '-infinity';
     end if;
+    perform hwqueue.reap_positions(v_sweeps, p_shard);
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_estimated.reaches;
@@ -91,7 +97,8 @@ begin
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
-  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
+  v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
+  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);

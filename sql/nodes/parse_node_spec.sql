@@ -22,7 +22,7 @@ begin
   end if;
   v_node.labels := hwqueue.check_node_labels(p_spec -> 'labels');
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
-  v_node.heartbeat_timeout := coalesce(hwqueue.json_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second'), '45 seconds');
+  v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
   v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');

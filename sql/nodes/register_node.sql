@@ -4,7 +4,7 @@
 -- The node belongs to the login that registers it first: no other may register over it, unless it has that role. Attestations are
 -- suspended when another instance registers, or the first login since it was deregistered.
 -- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02 name in use,
--- QHN04 another login's, QHA02. Idempotent: yes.
+-- QHN04 another login's, QHN06 busy, QHA02. Idempotent: yes.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -31,6 +31,9 @@ begin
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login) values (p_shard, p_node, 1, hwqueue.clock(), session_user)
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
+  if v_known then
+    perform hwqueue.await_node(p_node, p_shard);
+  end if;
   loop  -- nobody may wait for a profile with a node in hand
     begin
       v_state := hwqueue.lock_node(p_node, null, p_shard);

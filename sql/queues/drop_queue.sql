@@ -1,14 +1,13 @@
 -- Drops a queue: its name is free at once, nothing is spawned into it or claimed from it any more; prune deletes what it held.
--- Refused while anything waits or runs in it, unless forced; what runs is then asked to stop. A spawn that is still uncommitted
--- goes with the queue: stop its producers first.
--- Locks: the queue's row, then its claims by lease_id. Raises: QHQ01, QHQ03 not empty, QHA02. Idempotent: no, the second call
+-- Refused while anything waits or runs in it, unless forced; what runs is then asked to stop by the next reap (reap_dropped). A spawn that
+-- is still uncommitted goes with the queue: stop its producers first.
+-- Locks: the queue's row. Raises: QHQ01, QHQ03 not empty, QHA02. Idempotent: no, the second call
 -- finds no queue.
 create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
-  v_asked uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -23,16 +22,8 @@ begin
   end if;
   v_now := hwqueue.clock();
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
-  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
-  with asked as (
-    update hwqueue.claim c
-    set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
-    where c.shard_id = p_shard and c.queue_id = v_queue.queue_id
-    returning c.lease_id, c.node_id
-  )
-  select array_agg(a.lease_id) into v_asked from asked a;
   perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
-    jsonb_build_object('claims', coalesce(cardinality(v_asked), 0)), p_queue => p_queue);
-  perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
+    jsonb_build_object('claims', (select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
+    p_queue => p_queue);
 end
 $$;

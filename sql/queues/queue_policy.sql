@@ -35,7 +35,7 @@ begin
     'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
     'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(hwqueue.json_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second'), v_row.claim_timeout);
+  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
   v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
     case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
   v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'), v_row.poll_interval);

@@ -12,7 +12,9 @@ declare
 begin
   if v_pinned then
     update hwqueue.node_eligibility e set is_checked = true
-    where e.ctid = any (array(  -- skip locked: register_node deletes them, in a transaction that may last
+    -- skip locked: register_node deletes them, in a transaction that may last. One that is updated between the snapshot and the lock is missed:
+    -- v_pinned says that there was something to mark, and whoever is told so asks again
+    where e.ctid = any (array(
       select o.ctid from hwqueue.node_eligibility o
       where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
   end if;

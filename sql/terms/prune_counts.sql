@@ -24,7 +24,7 @@ as $$
 $$;
 
 -- Removes counts that have come to nothing and those of terms that are gone; what claims have added beside a row that was held
--- is added up in one.
+-- is added up in one. A row that a claim has written between the snapshot and the lock is missed: the next call takes it.
 -- Locks: term_count, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
 language plpgsql volatile

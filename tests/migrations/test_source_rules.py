@@ -9,6 +9,7 @@ import pytest
 from pglast import ast
 
 from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
+from tests.migrations.places import statements, unlocked_places, updated_tables
 
 REVISIONS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.py"))
 REVISION_SCRIPTS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.sql"))
@@ -129,3 +130,59 @@ def literals(text: str) -> list[str]:
 )
 def test_the_rules_for_function_files_can_fail(text: str) -> None:
     assert function_file_errors(text)
+
+
+@pytest.fixture(scope="module")
+def updated() -> set[str]:
+    """The tables whose rows are ever updated."""
+    return updated_tables(path.read_text() for path in FUNCTION_FILES)
+
+
+@pytest.mark.parametrize(
+    "path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix()
+)
+def test_no_row_is_written_by_a_place_that_was_read_without_a_lock(
+    path: Path, updated: set[str]
+) -> None:
+    assert unlocked_places(path.read_text(), updated) == []
+
+
+def test_every_write_by_a_place_is_looked_at() -> None:
+    """The rule reads the files as they are written: it finds the writes that are known."""
+    found = {name for path in FUNCTION_FILES for name, _ in statements(path.read_text())}
+    assert {"add_counts", "claim_task", "mark_checked", "prune_counts", "give_target"} <= found
+
+
+_LATERAL = """
+  delete from hwqueue.claim c using unnest(p_leases) i(lease_id)
+  cross join lateral (select x.ctid as place from hwqueue.claim x where x.lease_id = i.lease_id{}) p
+  where c.ctid = p.place;
+"""
+_NAMED = """
+  with held as (select x.ctid as place from hwqueue.lease x where x.lease_id = p_lease{})
+  update hwqueue.lease l set state = 'x' from held h where l.ctid = h.place;
+"""
+_IN_LIST = """
+  if true then
+    delete from hwqueue.claim c where c.ctid = any (array(
+      select x.ctid from hwqueue.claim x where x.lease_id = any (p_leases){}));
+  end if;
+"""
+_RETURNING = """
+  for v_row in
+    delete from hwqueue.claim where ctid = (select x.ctid from hwqueue.claim x limit 1{})
+    returning lease_id
+  loop perform 1; end loop;
+"""
+_BODY = """
+-- Purpose.
+create or replace function hwqueue.f() returns void language plpgsql as $$ begin {} end $$;
+"""
+
+
+@pytest.mark.parametrize("statement", [_LATERAL, _NAMED, _IN_LIST, _RETURNING])
+def test_the_rule_for_places_can_fail(statement: str, updated: set[str]) -> None:
+    [error] = unlocked_places(_BODY.format(statement.format("")), updated)
+    assert error.startswith("f: writes ")
+    locked = statement.format(" for update skip locked")
+    assert unlocked_places(_BODY.format(locked), updated) == []

@@ -242,3 +242,16 @@ def test_a_token_that_settles_nothing(api: Api) -> None:
         with explained(api.conn) as work:
             api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
     bounded(work)
+
+
+def test_a_heartbeat_costs_the_completion_nothing(api: Api) -> None:
+    """It leaves its transaction's id on the claim, which then looks as if somebody held it."""
+    queue, node = api.queue(), api.node()
+    claims = [api.running(queue, node) for _ in range(3)]
+    api.rows("complete_lease", **token(claims[0]))
+    with explained(api.conn) as without:
+        api.rows("complete_lease", **token(claims[1]))
+    api.rows("heartbeat_node", **node.who, claims=beat(claims[2]))
+    with explained(api.conn) as after:
+        api.rows("complete_lease", **token(claims[2]))
+    assert len(after.plans) == len(without.plans)

@@ -161,3 +161,34 @@ def test_claims_are_held_in_one_order(conn: psycopg.Connection, dsn: str) -> Non
         conn.execute(hold, [second["lease_id"]])
         holder.commit()
         assert [row["verdict"] for row in settled.result(TIMEOUT)] == ["ok"]
+
+
+def test_it_leaves_claims_to_reap(
+    conn: psycopg.Connection, dsn: str, clock: Clock, node: tuple[UUID, int]
+) -> None:
+    """A claim that is held does not hold it up, nor does it hold any; a few are asked at a time."""
+    direct = Direct(conn)
+    wide = register(conn, 1)
+    direct.spawn_many(QUEUE, [{}] * 4)
+    held, *rest = direct.claim(QUEUE, *wide, qty=4)
+    with interleave(dsn, SHORT) as actor:
+        producer, operator, worker = actor(), actor(), actor()
+        producer.begin()
+        producer.direct.extend(held["lease_id"], held["claim_token"], timedelta(minutes=2))
+        operator.begin()
+        operator.direct.drop_queue(QUEUE)
+        assert worker.direct.complete_many(rest[:1]) == []
+        operator.commit()
+        asked = "select count(*) from hwqueue.claim where stop_reason = 'cancelled'"
+        counts = []
+        for limit in (1, 5, 5):
+            conn.execute("select from hwqueue.reap(%s)", [limit])
+            counts.append(conn.execute(asked).fetchone())
+        assert counts == [(1,), (2,), (2,)]  # the third one is held
+        producer.rollback()
+    clock.advance(timedelta(seconds=11))
+    direct.reap()
+    verdicts = direct.heartbeat(*wide, [held, *rest[1:]])
+    assert {row["verdict"] for row in verdicts} == {"cancelled"}
+    told = "select count(*) from hwqueue.event where code = 'claim_stop_requested'"
+    assert conn.execute(told).fetchone() == (3,)

@@ -201,3 +201,65 @@ def test_a_completion_that_arrives_first_wins_over_cancel(
         ended: Any = cancelled.exception(TIMEOUT)
         assert ended is None or sqlstate_of(ended) == FINISHED
     assert Direct(conn).lease(claim["lease_id"])["state"] == "completed"
+
+
+@pytest.mark.parametrize("call", ["complete_leases", "settle_and_claim"])
+def test_a_batch_completes_a_lease_that_a_new_term_names_meanwhile(
+    conn: psycopg.Connection, dsn: str, call: str
+) -> None:
+    """The lease's row changes while the batch waits for its claim; its end is written."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.create_queue("other")
+    plain = register(conn)
+    named, also = (direct.spawn(QUEUE)["lease_id"] for _ in range(2))
+    claims = direct.claim(QUEUE, *plain, qty=2)
+    away = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
+    direct.spawn("other", {"placement": away})
+    with interleave(dsn) as actor:
+        publisher, worker = actor(), actor()
+        publisher.begin()
+        publisher.direct.reap()
+        if call == "complete_leases":
+            ended = worker.start(lambda d: d.complete_many(claims))
+        else:
+            ended = worker.start(
+                lambda d: d.settle_and_claim(QUEUE, *plain, [], qty=0, completed=claims)
+            )
+        worker.wait_until_blocked_by(publisher)
+        publisher.commit()
+        assert ended.result(TIMEOUT) == []
+    assert [direct.lease(lease)["state"] for lease in (named, also)] == ["completed"] * 2
+    assert conn.execute("select * from hwqueue.verify_invariants()").fetchall() == []
+
+
+def test_reap_does_not_hold_claims_of_a_node_at_work(
+    conn: psycopg.Connection, dsn: str, clock: Clock, node: tuple[UUID, int], claim: Row
+) -> None:
+    """It passes the node by; the claim, which it has seen to be over, stays free as well."""
+    Direct(conn).spawn(QUEUE, {"placement": COUNTED})
+    clock.advance(timedelta(minutes=5))
+    with interleave(dsn, SHORT) as actor:
+        worker, sweeper = actor(), actor()
+        worker.begin()
+        worker.conn.execute("select from hwqueue.node_state for no key update")
+        sweeper.begin()
+        assert sweeper.direct.reap()["expired"] == 0
+        worker.conn.execute("select from hwqueue.claim for update nowait")
+
+
+def test_an_adoption_takes_the_node_before_the_entry(
+    conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]
+) -> None:
+    """While it waits for the node, the lease that its key stands for can still be cancelled."""
+    key = {"idempotency_key": "once"}
+    lease = Direct(conn).spawn(QUEUE, key)["lease_id"]
+    with interleave(dsn) as actor:
+        worker, operator = actor(), actor()
+        worker.begin()
+        worker.conn.execute("select from hwqueue.node_state for no key update")
+        adopted = operator.start(lambda d: d.adopt(QUEUE, node[0], key))
+        operator.wait_until_blocked_by(worker)
+        assert worker.direct.cancel(lease) == "cancelled"
+        worker.commit()
+        assert sqlstate_of(adopted.exception(TIMEOUT)) == "QHL07"

@@ -1,5 +1,7 @@
 """create_queue: once, again, and with another policy."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.sql.api import Api
@@ -154,3 +156,17 @@ def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
     assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (
         f"policy.{part}"
     )
+
+
+def test_claims_end_within_a_month(api: Api) -> None:
+    policy = {"claim_timeout": "31 days"}
+    assert api.refused("QHA01", "create_queue", queue="q", policy=policy).field == (
+        "policy.claim_timeout"
+    )
+    queue, node = api.queue(), api.node()
+    options = {"claim_timeout": "31 days"}
+    refusal = api.refused("QHA01", "spawn_lease", queue=queue, task="t", options=options)
+    assert refusal.field == "options.claim_timeout"
+    span = timedelta(days=31)
+    arguments = {**node.who, "queues": [queue], "claim_timeout": span}
+    assert api.refused("QHA01", "claim_task", **arguments).field == "p_claim_timeout"

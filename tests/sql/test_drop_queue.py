@@ -66,6 +66,7 @@ def test_by_force_nothing_of_it_is_left(api: Api) -> None:
     [running] = api.claim(node, queue, qty=1)
     assert api.claim(node, other) == []
     api.rows("drop_queue", queue=queue, force=True)
+    api.rows("reap")
     purge(api)
     assert api.row("get_lease", lease=running["lease_id"])["stop_reason"] == "cancelled"
     assert api.value("release_lease", **token(running)) == "cancelled"

@@ -392,6 +392,15 @@ def _(stage: Stage) -> Row:
     return {"message": f"token {name}", "detail": {"token": name}}
 
 
+@tells("positions_repaired")
+def _(stage: Stage) -> Row:
+    conn = stage.api.conn
+    conn.execute("update hwqueue.position_horizon set drawn_position = 1000000000")
+    for _ in range(2):
+        stage.api.rows("reap")
+    return {"queue": None}
+
+
 @pytest.fixture
 def stage(api: Api, clock: Clock) -> Stage:
     """The stage of a case; what reap had to tell of the test before is told."""
@@ -514,6 +523,7 @@ def test_all_that_are_asked_to_stop(stage: Stage, how: str) -> None:
         api.rows(how, node=node.node_id, taint=NO_EXECUTE)
     elif how == "drop_queue":
         api.rows(how, queue=queue, force=True)
+        api.rows("reap")
     else:
         api.rows(how, node=node.node_id, domain="d")
     events = since(api, before, "claim_stop_requested")

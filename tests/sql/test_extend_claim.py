@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, token
+from tests.sql.api import Api, beat, token
 
 
 @pytest.mark.parametrize("seconds", [1, 30, 600])
@@ -27,3 +27,29 @@ def test_a_claim_asked_to_stop_can_be_extended(api: Api) -> None:
     claim = api.running(api.queue())
     api.rows("cancel_lease", lease=claim["lease_id"])
     assert api.value("extend_claim", **token(claim), extend=timedelta(minutes=5))
+
+
+def test_there_is_an_end_to_it(api: Api) -> None:
+    claim = api.running(api.queue())
+    assert api.value("extend_claim", **token(claim), extend=timedelta(days=30))
+    too_long = timedelta(days=30, seconds=1)
+    refusal = api.refused("QHA01", "extend_claim", **token(claim), extend=too_long)
+    assert (refusal.field, "30 days" in refusal.message) == ("p_extend", True)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "by a heartbeat"])
+def test_a_cancelled_claim_ends(api: Api, clock: Clock, when: str) -> None:
+    """However long it was extended: a worker that does not stop loses it after its timeout."""
+    queue, node = api.queue(claim_timeout=60), api.node()
+    claim = api.running(queue, node)
+    month = timedelta(days=30)
+    if when == "before":
+        api.rows("extend_claim", **token(claim), extend=month)
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    if when == "after":
+        api.rows("extend_claim", **token(claim), extend=month)
+    elif when == "by a heartbeat":
+        api.rows("heartbeat_node", **node.who, claims=beat(claim), extend=month)
+    clock.advance(timedelta(seconds=61))
+    api.rows("reap")
+    assert api.state(claim["lease_id"]) == "cancelled"

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, beat, token
+from tests.sql.api import NOBODY, Api, Node, beat, token
 
 GPU = [str(uuid4()) for _ in range(4)]
 
@@ -293,3 +293,11 @@ def test_a_spec_is_an_object(api: Api, spec: object) -> None:
 def test_empty_lists_of_it_are_fine(api: Api) -> None:
     node = api.node(taints=[], cpu_isolation=[], gpu_exclusivity=[], default_cpu_isolation=None)
     assert isinstance(node.node_id, UUID)
+
+
+def test_a_node_is_silent_within_a_day(api: Api) -> None:
+    """Else what runs on a lost machine would never be found."""
+    spec = {"name": "patient", "instance_id": "i"}
+    too_long = spec | {"heartbeat_timeout": "25 hours"}
+    refusal = api.refused("QHA01", "register_node", node=NOBODY, spec=too_long)
+    assert refusal.field == "spec.heartbeat_timeout"

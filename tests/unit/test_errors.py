@@ -145,4 +145,8 @@ def test_errors_survive_pickling(kind: type[HwqueueError]) -> None:
 
 
 def test_only_what_may_pass_later_is_retryable() -> None:
-    assert [kind for kind in BY_SQLSTATE.values() if kind("x").retryable] == [errors.LeaseClaimed]
+    assert [kind for kind in BY_SQLSTATE.values() if kind("x").retryable] == [
+        errors.LeaseClaimed,
+        errors.LeaseBusy,
+        errors.NodeBusy,
+    ]

@@ -27,7 +27,7 @@ NOTABLE = (
     *("claim_expired", "node_silent", "node_back", "node_superseded", "node_deregistered"),
     *("node_cordoned", "node_uncordoned", "node_drained", "node_tainted", "node_untainted"),
     *("queue_paused", "queue_resumed", "queue_dropped", "lease_cancelled", "lease_requeued"),
-    *("schema_upgraded", "generation_raised", "node_attestation_revoked"),
+    *("schema_upgraded", "generation_raised", "positions_repaired", "node_attestation_revoked"),
 )
 
 

@@ -1,0 +1,143 @@
+"""A database that goes on elsewhere: restored, copied, or fed by logical replication."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.fix_db import fresh_database
+from tests.migrations.programs import dump, run_psql
+from tests.sql.api import GENERATION, Api, Node, Row, outlive, token
+
+_EAGER = """
+  create or replace function hwqueue.moves_low_water(p_qty int) returns boolean
+  language sql volatile as 'select true'
+"""
+_FOREIGN = """
+  update hwqueue.shard set system_identifier = system_identifier + 1,
+    server_started_at = server_started_at - interval '1 hour'
+"""
+_KEY_SEQUENCES = """
+  select a.attrelid::regclass::text, a.attname,
+         pg_get_serial_sequence(a.attrelid::regclass::text, a.attname)
+  from pg_attribute a join pg_class c on c.oid = a.attrelid
+  where c.relnamespace = 'hwqueue'::regnamespace and c.relkind = 'r' and a.attidentity <> ''
+"""
+
+
+class Life:
+    """Some work before and after the move."""
+
+    def __init__(self, api: Api) -> None:
+        self.queue = api.queue()
+        self.node = api.node()
+        for _ in range(6):  # marks move, and stand high
+            api.rows("complete_lease", **token(api.running(self.queue, self.node)))
+            outlive(api.conn)
+        self.again = api.running(self.queue, self.node)
+        self.running = api.running(self.queue, self.node)
+        api.rows("release_lease", **token(self.again))
+        self.lost = self._claim_of_again(api, self.node)
+        api.rows("release_lease", **token(self.lost))
+        self.waiting = api.spawn(self.queue)
+
+    def _claim_of_again(self, api: Api, node: Node) -> Row:
+        [claim] = api.claim(node, self.queue)
+        assert claim["lease_id"] == self.again["lease_id"]
+        return claim
+
+    def goes_on(self, api: Api) -> None:
+        """Everything works, old claims settle, and no token is granted twice."""
+        api.rows("reap")
+        fresh = api.spawn(self.queue, labels={"app": "new"})  # a class, too
+        api.rows("create_queue", queue="another")
+        claims = api.claim(self.node, self.queue, qty=10)
+        leases = {claim["lease_id"] for claim in claims}
+        assert leases == {self.again["lease_id"], self.waiting, fresh}
+        tokens = {claim["lease_id"]: claim["claim_token"] for claim in claims}
+        assert tokens[self.again["lease_id"]] > self.lost["claim_token"]
+        assert min(tokens.values()) > 2 * GENERATION
+        api.rows("complete_lease", **token(self.running))
+        for claim in claims:
+            api.rows("complete_lease", **token(claim))
+        assert api.rows("verify_invariants") == []
+
+
+@pytest.fixture
+def life(conn: psycopg.Connection) -> Life:
+    """A database at work."""
+    conn.execute(_EAGER)
+    return Life(Api(conn))
+
+
+@contextmanager
+def connected(dsn: str) -> Iterator[Api]:
+    """The functions on another database."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        yield Api(conn)
+
+
+def restore(dsn: str, script: str) -> None:
+    """Load a dump; a newer pg_dump may set what an older server does not know."""
+    run_psql(dsn, script)
+
+
+@pytest.mark.parametrize("cluster", ["the same", "another"])
+def test_a_restored_database_goes_on(dsn: str, empty_dsn: str, life: Life, cluster: str) -> None:
+    restore(empty_dsn, dump(dsn))
+    with connected(empty_dsn) as api:
+        if cluster == "another":
+            api.conn.execute(_FOREIGN)
+            api.conn.execute("update hwqueue.node_state set server_started_at = '2020-01-01Z'")
+        life.goes_on(api)
+
+
+def test_a_dump_that_is_restored_in_place_goes_on(
+    dsn: str, conn: psycopg.Connection, life: Life
+) -> None:
+    """The database keeps its oid, its tables do not keep their files."""
+    script = dump(dsn)
+    [lost] = Api(conn).claim(life.node, life.queue)  # after the dump was taken
+    conn.execute("drop schema hwqueue cascade")
+    restore(dsn, script)
+    with connected(dsn) as api:
+        life.lost = lost
+        life.goes_on(api)
+
+
+def test_a_copied_database_goes_on(
+    server_dsn: str, dsn: str, conn: psycopg.Connection, life: Life
+) -> None:
+    """The copy has all of the server's marks in common with its original."""
+    name = conninfo_to_dict(dsn)["dbname"]
+    conn.close()
+    with fresh_database(server_dsn, str(name)) as copy, connected(copy) as api:
+        life.goes_on(api)
+
+
+def test_a_logical_switch_over_goes_on(dsn: str, empty_dsn: str, life: Life) -> None:
+    """Rows came, the state of sequences did not; transaction ids and server are others."""
+    script = dump(dsn)
+    without, count = re.subn(r"^SELECT pg_catalog\.setval\(.*\n", "", script, flags=re.M)
+    assert count
+    restore(empty_dsn, without)
+    with connected(empty_dsn) as api:
+        api.conn.execute(_FOREIGN)
+        api.conn.execute("update hwqueue.node_state set server_started_at = '2020-01-01Z'")
+        life.goes_on(api)
+        [event] = api.rows("list_events", filter={"code": "positions_repaired"})
+        assert event["detail"]["from"] < event["detail"]["to"]
+
+
+def test_sequences_are_raised_all(conn: psycopg.Connection, life: Life) -> None:
+    """Each identity column has its sequence raised above its rows; so has a future one."""
+    outlive(conn)
+    for table, column, sequence in conn.execute(_KEY_SEQUENCES).fetchall():
+        [most] = conn.execute(f"select max({column}) from {table}").fetchone() or (None,)
+        conn.execute(f"select setval('{sequence}', 1)")
+        conn.execute("select hwqueue.raise_sequences(), hwqueue.repair_positions(0)")
+        [last] = conn.execute(f"select last_value from {sequence}").fetchone() or (0,)
+        assert most is None or last >= most, table

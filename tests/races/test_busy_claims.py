@@ -1,0 +1,141 @@
+"""A claim that an idle transaction holds: its settlement is put off, and nothing waits for ever."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.direct import Direct, Row
+from tests.races.cluster import QUEUE, SHORT, node_spec, register
+from tests.races.interleave import Actor, interleave
+
+BUSY = "QHL09"
+NODE_BUSY = "QHN06"
+COUNTED = {"resources": {"cpu_milli": 1000}}
+CAPACITY = {"cpu_milli": 4000}
+
+Settle = Callable[[Direct, tuple[UUID, int], list[Row]], list[Row]]
+
+
+class Scene:
+    """Two claims of one node; a producer has cancelled the first, and leaves it at that."""
+
+    def __init__(self, conn: psycopg.Connection[Any], producer: Actor, counted: bool) -> None:
+        self.direct = Direct(conn)
+        self.direct.create_queue(QUEUE)
+        self.node = register(conn, capacity=CAPACITY if counted else {})
+        needs = {"placement": COUNTED} if counted else {}
+        for _ in range(3):
+            self.direct.spawn(QUEUE, needs)
+        self.claims = self.direct.claim(QUEUE, *self.node, qty=2)
+        self.held, self.free = self.claims
+        self.producer = producer
+        producer.begin()
+        producer.direct.cancel(self.held["lease_id"])
+
+    def states(self) -> list[str]:
+        """Of the two leases."""
+        return [self.direct.lease(claim["lease_id"])["state"] for claim in self.claims]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "counted"])
+def scene(conn: psycopg.Connection, dsn: str, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """The session of `conn` waits a moment only."""
+    with interleave(dsn) as actor:
+        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+        yield Scene(conn, actor(), request.param)
+
+
+def as_json(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+    return direct.settle_and_claim(QUEUE, *node, claims)
+
+
+def as_lists(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+    return direct.settle_and_claim(QUEUE, *node, [], completed=claims)
+
+
+def as_both(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+    return direct.settle_and_claim(QUEUE, *node, claims[:1], completed=claims[1:])
+
+
+def in_a_batch(direct: Direct, node: tuple[UUID, int], claims: list[Row]) -> list[Row]:
+    return direct.complete_many(claims)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("settle", [as_json, as_lists, as_both, in_a_batch])
+def test_a_batch_settles_all_but_the_busy_claim(
+    scene: Scene, settle: Settle, commits: bool
+) -> None:
+    rows = settle(scene.direct, scene.node, scene.claims)
+    verdicts = {row["lease_id"]: row["verdict"] for row in rows if row.get("kind") != "claimed"}
+    assert verdicts.pop(scene.held["lease_id"]) == "busy"
+    assert set(verdicts.values()) <= {"ok"}
+    assert scene.states() == ["claimed", "completed"]
+    if settle is not in_a_batch:
+        assert len([row for row in rows if row["kind"] == "claimed"]) == 1
+    scene.producer.commit() if commits else scene.producer.rollback()
+    again = settle(scene.direct, scene.node, [scene.held])
+    assert [row["verdict"] for row in again if row.get("kind") != "claimed"] in ([], ["ok"])
+    assert scene.states() == ["completed", "completed"]
+
+
+def test_one_completion_alone_is_busy(scene: Scene) -> None:
+    [row] = scene.direct.settle_and_claim(QUEUE, *scene.node, [], qty=0, completed=[scene.held])
+    assert (row["verdict"], row["state"]) == ("busy", "claimed")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda d, claim: d.complete(claim["lease_id"], claim["claim_token"]),
+        lambda d, claim: d.fail(claim["lease_id"], claim["claim_token"]),
+        lambda d, claim: d.release(claim["lease_id"], claim["claim_token"]),
+        lambda d, claim: d.extend(claim["lease_id"], claim["claim_token"], timedelta(minutes=1)),
+    ],
+    ids=["complete", "fail", "release", "extend"],
+)
+def test_a_single_call_says_that_the_claim_is_busy(
+    scene: Scene, call: Callable[[Direct, Row], object]
+) -> None:
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        call(scene.direct, scene.held)
+    assert refused.value.sqlstate == BUSY
+    pid = scene.producer.conn.info.backend_pid
+    assert f'"sessions": [{pid}]' in str(refused.value.diag.message_detail)
+    scene.producer.rollback()
+    call(scene.direct, scene.held)
+
+
+def test_a_registration_says_that_the_node_is_busy(scene: Scene) -> None:
+    """A new instance would end the claims, one of which it cannot have."""
+    spec = node_spec(0, instance_id="second")
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        scene.direct.register(scene.node[0], spec)
+    assert refused.value.sqlstate == NODE_BUSY
+    assert scene.states() == ["claimed", "claimed"]
+    scene.producer.rollback()
+    assert scene.direct.register(scene.node[0], spec) > scene.node[1]
+    assert scene.states() == ["pending", "pending"]
+
+
+def test_a_session_without_a_limit_of_its_own_does_not_wait_for_ever(scene: Scene) -> None:
+    scene.direct.conn.execute("set lock_timeout = 0")
+    rows = as_lists(scene.direct, scene.node, scene.claims)
+    assert [row["verdict"] for row in rows if row["kind"] == "settled"] == ["busy"]
+    assert scene.direct.conn.execute("show lock_timeout").fetchone() == ("0",)
+
+
+def test_a_stale_token_waits_for_nobody(scene: Scene) -> None:
+    stale = dict(scene.held, claim_token=scene.held["claim_token"] - 1)
+    scene.direct.conn.execute("set lock_timeout = 0")
+    [row] = scene.direct.settle_and_claim(QUEUE, *scene.node, [], qty=0, completed=[stale])
+    assert row["verdict"] == "lost"
+
+
+def test_heartbeats_go_on(scene: Scene) -> None:
+    rows = scene.direct.heartbeat(*scene.node, scene.claims)
+    assert [row["verdict"] for row in rows] == ["ok", "ok"]

@@ -1,0 +1,95 @@
+"""Positions and low-water marks after a server that did not bring its sequences."""
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Row, outlive, token
+
+_WRONG = "select hwqueue.count_wrong_marks(0)"
+
+
+def repairs(api: Api) -> list[Row]:
+    """The events of all repairs in this file's database, newest first."""
+    return api.rows("list_events", filter={"code": "positions_repaired"})
+
+
+@pytest.fixture(autouse=True)
+def _eager(eager_marks: None) -> None:
+    """Every claim moves the marks."""
+
+
+def move_marks(api: Api, conn: psycopg.Connection, queue: str, count: int = 6) -> None:
+    """Work some leases off, each in the knowledge that the one before has ended."""
+    node = api.node()
+    for _ in range(count):
+        api.rows("complete_lease", **token(api.running(queue, node)))
+        outlive(conn)
+    marks = conn.execute("select count(*) from hwqueue.low_water where tiers <> '{}'").fetchone()
+    assert marks is not None
+    assert marks[0] > 0
+
+
+def test_new_leases_are_claimed_when_the_sequence_was_set_back(
+    api: Api, conn: psycopg.Connection
+) -> None:
+    queue, node = api.queue(), api.node()
+    move_marks(api, conn, queue)
+    conn.execute("select setval('hwqueue.ready_position_seq', 1)")
+    api.rows("reap")
+    lease = api.spawn(queue)
+    assert [row["lease_id"] for row in api.claim(node, queue)] == [lease]
+    event = repairs(api)[0]
+    assert event["detail"]["to"] > event["detail"]["from"]
+
+
+def test_leases_below_a_mark_are_found_by_the_sweep(
+    api: Api, conn: psycopg.Connection, clock: Clock
+) -> None:
+    """Spawned before anybody noticed; the marks speak for positions that are drawn again."""
+    queue, node = api.queue(), api.node()
+    api.rows("reap")
+    move_marks(api, conn, queue)
+    conn.execute("select setval('hwqueue.ready_position_seq', 1)")
+    lease = api.spawn(queue)
+    conn.execute("select setval('hwqueue.ready_position_seq', 1000000)")
+    assert api.claim(node, queue) == []
+    assert conn.execute(_WRONG).fetchone() == (1,)
+    api.rows("reap")
+    assert conn.execute(_WRONG).fetchone() == (1,), "swept too often"
+    clock.advance(timedelta(minutes=6))
+    api.rows("reap")
+    assert conn.execute(_WRONG).fetchone() == (0,)
+    assert [row["lease_id"] for row in api.claim(node, queue)] == [lease]
+
+
+def test_nothing_is_repaired_when_nothing_is_wrong(
+    api: Api, conn: psycopg.Connection, clock: Clock
+) -> None:
+    queue = api.queue()
+    api.rows("reap")
+    before = repairs(api)
+    move_marks(api, conn, queue)
+    api.spawn(queue)
+    for _ in range(3):
+        clock.advance(timedelta(minutes=6))
+        api.rows("reap")
+    assert repairs(api) == before
+
+
+def test_marks_wait_for_spawns_that_were_open_during_the_repair(
+    api: Api, conn: psycopg.Connection, dsn: str
+) -> None:
+    """Their positions are low, and drawn before the repair; marks must not pass them."""
+    queue, node = api.queue(), api.node()
+    move_marks(api, conn, queue)
+    conn.execute("select setval('hwqueue.ready_position_seq', 1)")
+    with psycopg.connect(dsn) as producer:
+        late = Api(producer).spawn(queue)
+        api.rows("reap")
+        for _ in range(6):
+            api.rows("complete_lease", **token(api.running(queue, node)))
+        producer.commit()
+    assert [row["lease_id"] for row in api.claim(node, queue)] == [late]
