@@ -138,6 +138,8 @@ CREATE TABLE hwqueue.placement_class (
     trusts text[] DEFAULT '{}'::text[] NOT NULL,
     cpu_isolation text,
     gpu_exclusivity text,
+    cost integer DEFAULT 1 NOT NULL,
+    CONSTRAINT placement_class_cost_check CHECK ((cost > 0)),
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
     CONSTRAINT placement_class_gpu_milli_check CHECK (((gpu_milli >= 0) AND (gpu_milli <= 999))),
@@ -165,6 +167,8 @@ COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim looks again';
 
 COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: whatever the node''s default is. Likewise gpu_exclusivity';
+
+COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
 CREATE FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
@@ -285,13 +289,14 @@ begin
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
     array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
+  perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
+  v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
       jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
   end if;
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
@@ -480,6 +485,7 @@ CREATE TABLE hwqueue.node_state (
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
     judged_xid xid8,
     judged_class bigint,
+    storage_path text,
     login text,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
@@ -499,6 +505,8 @@ COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the
 COMMENT ON COLUMN hwqueue.node_state.meets_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
 
 COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
+
+COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generation was read';
 
 COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
 
@@ -650,7 +658,7 @@ begin
     'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
     'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(hwqueue.json_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second'), v_row.claim_timeout);
+  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
   v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
     case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
   v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'), v_row.poll_interval);
@@ -689,6 +697,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.are_own(p_tenants jsonb) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select case
+    when hwqueue.my_tenants() is null or p_tenants is null or jsonb_typeof(p_tenants) = 'null' then true
+    when jsonb_typeof(p_tenants) = 'array' then p_tenants <@ to_jsonb(hwqueue.my_tenants())
+    else false end
+$$;
+
+CREATE FUNCTION hwqueue.are_positions_behind(p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return coalesce((
+    select h.drawn_position > s.last_value from hwqueue.position_horizon h cross join hwqueue.ready_position_seq s
+    where h.shard_id = p_shard order by h.version desc limit 1), false);
+end
+$$;
+
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
@@ -701,6 +728,10 @@ CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp
   select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail, p_shard,
     jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
 $$;
+
+CREATE FUNCTION hwqueue.asks_others(p_exprs jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$ select jsonb_path_exists(p_exprs, 'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $_$;
 
 CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -738,7 +769,8 @@ begin
       any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
   perform hwqueue.note_attestations(p_node, p_shard);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at, 'any_instance', coalesce(p_any_instance, false)), p_node => p_node);
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance then '{"any_instance": true}'::jsonb else '{}' end,
+    p_node => p_node);
 end
 $$;
 
@@ -748,6 +780,49 @@ CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with ti
 begin
   return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
     array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if current_setting('lock_timeout') = '0' then
+    perform set_config('lock_timeout', p_wait, true);  -- undone below, like the locks
+  end if;
+  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases) order by c.lease_id for update;
+  perform hwqueue.give_up();
+exception
+  when sqlstate 'HWX01' then
+    return true;
+  when lock_not_available or deadlock_detected then
+    return false;
+end
+$$;
+
+CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_leases uuid[];
+begin
+  begin
+    if current_setting('lock_timeout') = '0' then
+      perform set_config('lock_timeout', '5s', true);
+    end if;
+    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+    v_leases := array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
+    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
+    perform hwqueue.give_up();
+  exception
+    when sqlstate 'HWX01' then
+      return;
+    when lock_not_available or deadlock_detected then
+      perform hwqueue.refuse('QHN06', format('node %s is busy: another session holds %s', p_node,
+          case when v_leases is null then 'it' else 'one of its claims' end),
+        jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases, p_shard)),
+        'a transaction that was left open holds it, an unfinished cancel_lease, say: pg_stat_activity tells whose; then call again');
+  end;
 end
 $$;
 
@@ -776,6 +851,17 @@ $$;
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
+
+CREATE FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
+    LANGUAGE plpgsql IMMUTABLE ROWS 1
+    AS $$
+begin
+  return query
+    select p_shard, i.lease_id, i.claim_token, min(i.ordinality)::int
+    from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+    group by i.lease_id, i.claim_token order by i.lease_id;
+end
+$$;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE
@@ -1084,7 +1170,8 @@ begin
   end if;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
   update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason,
+      expires_at = least(c.expires_at, v_now + c.claim_timeout), check_at = least(c.check_at, v_now + c.claim_timeout)
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
     if v_claim.stop_reason is distinct from 'cancelled' then
@@ -1173,8 +1260,8 @@ begin
     perform hwqueue.refuse('QHA01', format('p_qty must be from 1 to 1000, got %s', coalesce(p_qty::text, 'null')),
       jsonb_build_object('field', 'p_qty'), 'claim in batches of at most 1000');
   end if;
-  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '3650 days' or not isfinite(p_claim_timeout) then
-    perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to ten years, got %s', p_claim_timeout),
+  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '30 days' or not isfinite(p_claim_timeout) then
+    perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to 30 days, got %s', p_claim_timeout),
       jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
   end if;
   return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1 or hwqueue.check_queue_names(p_queues);
@@ -1248,6 +1335,34 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_limits record := hwqueue.placement_limits();
+  v_count int;
+  v_bad text;
+begin
+  if p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then
+    return p_placement;
+  end if;
+  perform hwqueue.check_patterns(p_placement, p_field);
+  v_count := jsonb_array_length(hwqueue.exprs_within(p_placement));
+  if v_count > v_limits.exprs then
+    perform hwqueue.refuse('QHC03', format('%s has %s expressions', p_field, v_count),
+      jsonb_build_object('field', p_field, 'expressions', v_count, 'limit', v_limits.exprs),
+      format('the limit is %s in all; give a label many values instead of many expressions', v_limits.exprs));
+  end if;
+  v_bad := hwqueue.repeated_pattern(p_placement);
+  if v_bad is not null then
+    perform hwqueue.refuse('QHC03', format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
+      jsonb_build_object('field', p_field || '.' || v_bad),
+      'put the pattern into require, outside of any: there it is judged once for all nodes that are alike, not at every claim');
+  end if;
+  return p_placement;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $_$
@@ -1290,9 +1405,9 @@ CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
-  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '3650 days' or not isfinite(p_extend) then
-    perform hwqueue.refuse('QHA01', format('p_extend must be from one second to ten years, got %s', coalesce(p_extend::text, 'null')),
-      jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes''');
+  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '30 days' or not isfinite(p_extend) then
+    perform hwqueue.refuse('QHA01', format('p_extend must be from one second to 30 days, got %s', coalesce(p_extend::text, 'null')),
+      jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes'', and extend it again');
   end if;
 end
 $$;
@@ -1440,6 +1555,82 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $_$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
+  v_item jsonb;
+begin
+  if v_tenants is null then
+    return;
+  end if;
+  if p_class.tenant <> all (v_tenants) then
+    perform hwqueue.refuse_foreign(format('%s.tenant is %s', p_field, to_json(p_class.tenant)), p_field || '.tenant',
+      'name the tenant that the caller is for', p_index);
+  elsif hwqueue.service_tenant(p_class.service_id, p_shard) <> all (v_tenants) then
+    perform hwqueue.refuse_foreign(format('%s.service_id %s is not its', p_field, p_class.service_id), p_field || '.service_id',
+      'a service is the tenant''s that used it first: choose an id of your own', p_index);
+  end if;
+  for v_item in select i.value from jsonb_path_query(p_class.terms, 'strict $[*].spec.all[*]') i(value) loop
+    if v_item ? 'lease' and not hwqueue.is_own_lease((v_item ->> 'lease')::uuid, v_tenants, p_shard) then
+      perform hwqueue.refuse_foreign(format('%s asks about lease %s, which is not its', p_field, v_item ->> 'lease'), p_field || '.placement',
+        'name leases of the tenant that exist already', p_index);
+    elsif v_item ? 'service' and v_item ->> 'service' is distinct from p_class.service_id::text
+          and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- operators said so
+          and not hwqueue.is_own_service((v_item ->> 'service')::uuid, p_shard) then
+      perform hwqueue.refuse_foreign(format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'), p_field || '.placement',
+        'name services that leases of the tenant have', p_index);
+    elsif v_item ?| array['exprs', 'task'] and not hwqueue.are_own(v_item -> 'tenants') then
+      perform hwqueue.refuse_foreign(format('%s asks about leases of tenants %s', p_field, v_item -> 'tenants'), p_field || '.placement',
+        'leave out tenants: they are the lease''s own', p_index);
+    end if;
+  end loop;
+end
+$_$;
+
+CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_found record;
+begin
+  for v_found in
+    select c as class, s.ordinal
+    from (select u.class_id, min(u.ordinal) as ordinal from unnest(p_spawns) u where u.stands_for is null group by u.class_id) s
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    order by s.ordinal
+  loop
+    perform hwqueue.check_own_class(v_found.class, 'options', case when p_is_batch then v_found.ordinal - 1 end, p_shard);
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_limits record := hwqueue.placement_limits();
+  v_patterns jsonb := hwqueue.patterns_within(p_placement);
+  v_size int;
+begin
+  if v_patterns = '[]' then
+    return;
+  end if;
+  if jsonb_array_length(v_patterns) > v_limits.patterns then
+    perform hwqueue.refuse('QHC03', format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
+      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit', v_limits.patterns),
+      format('the limit is %s: they cost every node; ask for equal labels where that is enough', v_limits.patterns));
+  end if;
+  v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
+  if v_size > v_limits.pattern_chars then
+    perform hwqueue.refuse('QHC03', format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
+      jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
+      format('the limit is %s in all: shorten them, or ask for equal labels where that is enough', v_limits.pattern_chars));
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -1464,7 +1655,7 @@ CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_why text := hwqueue.regexp_danger(p_pattern);
+  v_why text := (hwqueue.read_regexp(p_pattern)).danger;
 begin
   if v_why is null then
     begin
@@ -1765,6 +1956,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return (
+    select coalesce(jsonb_agg(distinct l.pid), '[]')
+    from hwqueue.claim c join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
+    where c.shard_id = p_shard and c.lease_id = any (p_leases));
+end
+$$;
+
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1802,7 +2004,8 @@ begin
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() then v_state.generation
+  v_generation := case when v_state.server_started_at = pg_postmaster_start_time()
+                    and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   select q.* into v_front
@@ -2328,26 +2531,30 @@ begin
   if not p_is_counted then
     v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, p_node, p_shard);
   end if;
-  if cardinality(v_done) = cardinality(p_lease_ids) then
-    return;
+  if cardinality(v_done) < cardinality(p_lease_ids) then
+    for v_item in
+      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
+      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
+    loop
+      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null, p_shard) then
+        v_done := v_done || v_item.ordinal;
+      end if;
+    end loop;
   end if;
-  for v_item in
-    select i.lease_id, i.claim_token, i.ordinality::int as ordinal
-    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
-  loop
-    if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, null, p_shard) then
-      v_done := v_done || v_item.ordinal;
-    end if;
-  end loop;
-  return query
-    select i.ordinality::int, i.lease_id,
-           case w.verdict when 'foreign' then 'bad_token' when 'unknown' then 'lost' else w.verdict end, w.state
-    from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    left join lateral (
-      select x.claim_token from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) c on true
-    cross join lateral hwqueue.why_not_settled(i.lease_id, i.claim_token, c.claim_token, p_shard) w
-    where i.ordinality <> all (v_done) order by i.ordinality;
+  if cardinality(v_done) < cardinality(p_lease_ids) then
+    return query
+      with rest as (
+        select i.lease_id, i.claim_token, i.ordinality::int as ordinal, row_number() over (order by i.ordinality) as place
+        from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality) where i.ordinality <> all (v_done)
+      )
+      select r.ordinal, r.lease_id, s.verdict, s.state
+      from hwqueue.settle_each(p_node, (
+        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token, 'outcome', 'complete') order by r.place)
+        from rest r), p_shard) s
+      join rest r on r.place = s.ordinal
+      where s.verdict <> 'ok' order by r.ordinal;
+  end if;
 end
 $$;
 
@@ -2370,7 +2577,7 @@ begin
   if v_result is not null then
     perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
   end if;
-  if hwqueue.finish_claim(p_lease, p_token, null, true, v_result, p_shard) then
+  if hwqueue.finish_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
     return 'completed';
   end if;
   -- a peek: if the claim moves before the locks are held, its token will not match any more
@@ -2379,7 +2586,7 @@ begin
     select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
       and hwqueue.is_own(c.login))
   for no key update;
-  if found and hwqueue.finish_claim(p_lease, p_token, null, false, v_result, p_shard) then
+  if found and hwqueue.finish_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
     return 'completed';
   end if;
   return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
@@ -2657,6 +2864,24 @@ CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RET
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
 
+CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return (
+    select count(*)
+    from hwqueue.low_water w
+    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
+    where w.shard_id = p_shard and case
+      when w.class_id = 0 then exists (
+        select from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = w.queue_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
+      else exists (
+        select from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = w.class_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
+end
+$$;
+
 CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE
     AS $$
@@ -2759,7 +2984,7 @@ declare
   v_generation bigint;
 begin
   select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time() and s.storage_path = hwqueue.storage_path();
   if v_generation is null then
     v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
   end if;
@@ -2993,6 +3218,7 @@ begin
   v_class.service_id := p_service;
   v_class.labels := p_labels;
   v_class.placement := p_placement;
+  v_class.cost := hwqueue.placement_cost(p_placement);
   v_class.patience := p_patience;
   v_class.target := p_target;
   v_class.away_from := p_away_from;
@@ -3050,7 +3276,6 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     AS $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
-  v_asked uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -3065,17 +3290,9 @@ begin
   end if;
   v_now := hwqueue.clock();
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
-  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id order by c.lease_id for update;
-  with asked as (
-    update hwqueue.claim c
-    set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped'
-    where c.shard_id = p_shard and c.queue_id = v_queue.queue_id
-    returning c.lease_id, c.node_id
-  )
-  select array_agg(a.lease_id) into v_asked from asked a;
   perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
-    jsonb_build_object('claims', coalesce(cardinality(v_asked), 0)), p_queue => p_queue);
-  perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
+    jsonb_build_object('claims', (select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
+    p_queue => p_queue);
 end
 $$;
 
@@ -3443,7 +3660,7 @@ begin
     join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
     where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is not null and c.expires_at + q.reap_grace <= p_now
     order by c.check_at limit p_limit - v_count
-    for update of c skip locked for no key update of s skip locked
+    for no key update of s skip locked for update of c skip locked
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
@@ -3462,6 +3679,7 @@ declare
   v_head hwqueue.ready;
   v_found record;
 begin
+  perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
   if not found then
     perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),
@@ -3509,6 +3727,7 @@ declare
   v_entry hwqueue.ready;
   v_found record;
 begin
+  perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   state := hwqueue.lease_state(p_lease, p_shard);
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
@@ -3618,7 +3837,8 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
     from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
   ), asked as materialized (
-    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids
+    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
+           hwqueue.placement_cost(jsonb_build_object('require', jsonb_build_array(e.expr))) as cost
     from unnest(p_exprs) with ordinality e(expr, ordinality)
     cross join lateral hwqueue.expr_sight(e.expr) s
   ), sight as materialized (
@@ -3635,7 +3855,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
   ), anchored as materialized (
     select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
   ), work as materialized (
-    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end) over (order by k.kinds, a.id) as so_far
+    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end + a.cost) over (order by k.kinds + a.cost, a.id) as so_far
     from asked a
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
@@ -3793,6 +4013,13 @@ CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
 $_$;
 
+CREATE FUNCTION hwqueue.exprs_within(p_placement jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select jsonb_path_query_array(p_placement, 'strict $.** ? (exists(@.label) || exists(@.tags) || exists(@.node) || exists(@.rack)
+    || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true)
+$_$;
+
 CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
     AS $$
@@ -3812,19 +4039,28 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     AS $$
 declare
   v_until timestamptz;
+  v_running bigint;
+  v_is_own boolean;
   v_why record;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
-  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
-    and hwqueue.is_own(c.login) for update;
-  if not found then
-    select w.verdict, w.state into v_why
-    from hwqueue.why_not_settled(p_lease, p_token, (
-      select c.claim_token from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease), p_shard) w;
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
-  end if;
-  v_until := hwqueue.clock() + p_extend;
+  loop
+    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+      and hwqueue.is_own(c.login) for update skip locked;
+    exit when found;
+    select c.claim_token, hwqueue.is_own(c.login) into v_running, v_is_own
+    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    if v_running is distinct from p_token or not v_is_own then
+      select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
+      perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
+    elsif not hwqueue.await_claims(array[p_lease], '5s', p_shard) then
+      perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed', p_shard);
+    end if;
+  end loop;
+  v_until := hwqueue.clock() + (
+    select case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end
+    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
   -- check_at may only trail expires_at: pull it back when the claim is shortened
   update hwqueue.claim c set expires_at = v_until, check_at = least(c.check_at, v_until)
   where c.shard_id = p_shard and c.lease_id = p_lease;
@@ -3959,12 +4195,12 @@ begin
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
       cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, tolerate, trusts, spread, terms,
-      away_from, patience, target, created_xid, created_at)
+      away_from, patience, target, cost, created_xid, created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
       v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts,
-      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_xid, hwqueue.clock())
+      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_class.cost, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
@@ -4009,7 +4245,7 @@ declare
   v_lease hwqueue.lease;
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  if not found then
+  if not found or hwqueue.my_tenants() is not null and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants(), p_shard) then
     perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
       jsonb_build_object('lease_id', p_lease), 'check the id; finished leases go once their queue''s retention is over');
   end if;
@@ -4057,7 +4293,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_result jsonb, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -4066,7 +4302,7 @@ declare
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
+    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_let_go(c.xmax))
   returning c.* into v_claim;
   if not found then
     return false;
@@ -4094,36 +4330,32 @@ CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node
 declare
   v_now timestamptz;
   v_done int[];
+  v_written bigint;
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
-  with item as (
-    select i.lease_id, i.claim_token, min(i.ordinality)::int as ordinal
-    from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    group by i.lease_id, i.claim_token order by i.lease_id
-  ), ended as (
-    -- fences (offset 0) and places: by key, item for item. How many there are is in no statistics, and the planner might read all
-    -- claims or leases there are
-    delete from hwqueue.claim c using item i
-    cross join lateral (
-      select x.ctid as place from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) p
-    where c.ctid = p.place and c.lease_id = i.lease_id and c.claim_token = i.claim_token
-      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
-      and c.assignment is null and c.counted is null
-    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
+  with ended as (
+    delete from hwqueue.claim c using hwqueue.batch_items(p_leases, p_tokens, p_shard) i
+    where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
+      and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
+    returning i.ordinal, i.shard_id, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), record as (
     update hwqueue.lease l
-    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id, claimed_at = e.claimed_at,
-        finished_at = v_now, result = null
-    from ended e
-    cross join lateral (
-      select x.ctid as place from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) p
-    where l.ctid = p.place
+    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id,
+        claimed_at = e.claimed_at, finished_at = v_now, result = null
+    from ended e where l.shard_id = e.shard_id and l.lease_id = e.lease_id
+    returning l.lease_id
   ), noted as (
     insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
     select p_shard, e.queue_id, 'completed', v_now, e.lease_id from ended e
   )
-  select array_agg(e.ordinal) into v_done from ended e;
+  select array_agg(e.ordinal), (select count(*) from record) into v_done, v_written from ended e;
+  if v_written <> coalesce(cardinality(v_done), 0) then
+    raise exception 'the ends of % leases were to be written, % were', cardinality(v_done), v_written
+      using errcode = 'XX000', detail = jsonb_build_object('ended', cardinality(v_done), 'written', v_written),
+            hint = 'this is a bug in hwqueue; nothing was settled, and verify_invariants() shows leases without a row';
+  end if;
   return coalesce(v_done, '{}');
 end
 $$;
@@ -4662,6 +4894,10 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
 
+CREATE FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_seen xid8, p_judged bigint[]) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select hwqueue.valid_mark(p_seen) > p_class.created_xid or p_class.class_id = any (p_judged) $$;
+
 CREATE FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4692,21 +4928,42 @@ $$;
 CREATE FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+  v_most int := greatest(1, 20 * hwqueue.judge_budget() / p_class.cost);
+  v_nodes uuid[];
+  v_profiles bigint[];
 begin
   if p_class.is_pinned then
-    return exists (
-      select 1
+    v_nodes := array(
+      select n.node_id
       from hwqueue.node n
-      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
-        and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
+        and (not hwqueue.has_judged(p_class, s.classes_seen, s.classes_judged)
+             -- by all its attestations: some may have expired
+             or exists (select 1 from hwqueue.node_eligibility e
+                        where e.shard_id = p_shard and e.node_id = n.node_id and e.queue_id = p_class.queue_id and e.class_id = p_class.class_id))
+      limit v_most + 1);
+    return case when exists (
+        select 1
+        from unnest(v_nodes[1 : v_most]) u(node_id)
+        join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
+        join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+        where hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+          and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0) then true
+      when cardinality(v_nodes) <= v_most then false end;
   end if;
-  return exists (
-    select 1 from hwqueue.profile p
-    where p.shard_id = p_shard and p.anchors && p_class.anchors and hwqueue.suits(p_class, p, null, '{}')
-      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard));
+  v_profiles := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.anchors && p_class.anchors and not hwqueue.has_judged(p_class, p.classes_seen, p.classes_judged)
+      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard)
+    limit v_most + 1);
+  return case when exists (
+      select 1
+      from unnest(v_profiles[1 : v_most]) u(profile_id)
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = u.profile_id
+      where hwqueue.suits(p_class, p, null, '{}')) then true
+    when cardinality(v_profiles) <= v_most then false end;
 end
 $$;
 
@@ -4785,7 +5042,9 @@ begin
     join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
     where c.node_id = p_node for update of c skip locked);
   return query
-    update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + coalesce(p_extend, c.claim_timeout))
+    update hwqueue.claim c
+    set expires_at = greatest(c.expires_at, v_now + case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout)
+                                                         else coalesce(p_extend, c.claim_timeout) end)
     where c.shard_id = p_shard and c.lease_id = any (v_held)
     returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end, c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
@@ -4815,6 +5074,16 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
     coalesce((select jsonb_object_agg(e.key, e.value) from jsonb_each(p_assignment) e
               where e.key in ('cpu_isolation', 'cores', 'core_milli', 'numa', 'cpus', 'unpinned', 'gpu_exclusivity')), '{}')
     || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true then '{"unpinned": true}'::jsonb else '{}' end, '{}')
+$$;
+
+CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.lease_id = any (p_leases) and c.xmax <> '0' and not hwqueue.is_let_go(c.xmax));
+end
 $$;
 
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
@@ -5057,6 +5326,15 @@ CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
   select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024
 $$;
 
+CREATE FUNCTION hwqueue.is_let_go(p_xmax xid) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  -- age counts back from this transaction's id, and may be anything for a multixact
+  return pg_visible_in_snapshot(greatest(3, pg_current_xact_id()::text::bigint - age(p_xmax))::text::xid8, pg_current_snapshot());
+end
+$$;
+
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
@@ -5068,6 +5346,21 @@ CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
 CREATE FUNCTION hwqueue.is_own(p_login text) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_login) $$;
+
+CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (
+    select 1 from hwqueue.lease l
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
+    where l.shard_id = p_shard and l.lease_id = p_lease and c.tenant = any (p_tenants))
+$$;
+
+CREATE FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.my_tenants() is null or coalesce(hwqueue.service_tenant(p_service, p_shard) = any (hwqueue.my_tenants()), false)
+$$;
 
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
@@ -5229,6 +5522,13 @@ CREATE FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text D
     else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}', p_code)::jsonb end
 $$;
 
+CREATE FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
+    else hwqueue.parse_short_interval(p_value, p_field, p_min, p_most) end
+$$;
+
 CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text DEFAULT 'QHA01'::text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -5270,6 +5570,10 @@ begin
                from jsonb_array_elements(p_list) with ordinality e order by 1);
 end
 $$;
+
+CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select 5000 $$;
 
 CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
@@ -5385,7 +5689,7 @@ CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int
 declare
   v_next record;
 begin
-  select n.batch, n.judged into v_next
+  select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(
     row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judged,
     p_profile.anchors, false, p_limit, p_shard) n;
@@ -5412,7 +5716,7 @@ begin
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
   update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
   where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-  return cardinality(v_next.batch);
+  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
 
@@ -5423,7 +5727,7 @@ declare
   v_resources uuid[] := p_node.resources || p_node.gpu_ids;
   v_next record;
 begin
-  select n.batch, n.judged into v_next
+  select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judged,
                             p_node.anchors, true, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
@@ -5451,7 +5755,7 @@ begin
       pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
         select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  return cardinality(v_next.batch);
+  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
 
@@ -6006,6 +6310,7 @@ declare
   v_until timestamptz;
   v_below bigint;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
   if p_limit is null or p_limit not between 1 and 10000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
@@ -6038,7 +6343,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
@@ -6049,9 +6354,9 @@ begin
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
       and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
                               and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
-      and (p_tenant is null and p_service is null
+      and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
-                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenant is null or c.tenant = p_tenant)
+                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
            or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
@@ -6064,10 +6369,16 @@ CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state tex
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+  v_tenants text[] := coalesce(hwqueue.my_tenants(), array[p_tenant]);  -- {null}: all
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
   v_ids uuid[] := '{}';
 begin
+  if p_tenant <> all (v_tenants) then
+    perform hwqueue.refuse_foreign(format('p_tenant is %s', to_json(left(p_tenant, 60))), 'p_tenant', 'leave out p_tenant');
+  elsif p_tenant is not null then
+    v_tenants := array[p_tenant];
+  end if;
   if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
     perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
       'states: scheduled, pending, claimed, completed, failed, cancelled');
@@ -6076,11 +6387,11 @@ begin
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
   end if;
   if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), p_tenant, p_service, p_node, p_shard);
+    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), v_tenants, p_service, p_node, p_shard);
   end if;
   if cardinality(v_ids) < p_limit then
     v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
-      case when p_before > v_newest then p_before end, p_tenant, p_service, p_node, p_shard);
+      case when p_before > v_newest then p_before end, v_tenants, p_service, p_node, p_shard);
   end if;
   return query
     select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
@@ -6523,17 +6834,17 @@ begin
     union all
     select e.affinity, null, e.node_id from hwqueue.node_eligibility e
     where e.shard_id = p_shard and e.class_id = p_class.class_id
-    union all  -- those that have not seen the class yet
+    union all  -- those that have not seen the class yet; of a class that costs much, claims will tell
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as is null and (p_class.is_pinned
-             or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
+    where p.shard_id = p_shard and p.judged_as is null and p_class.cost <= 500
+      and (p_class.is_pinned or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
     select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
     from hwqueue.node n
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where n.shard_id = p_shard and n.node_id = any (v_named)
+    where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
   )
   select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid
@@ -6595,7 +6906,9 @@ declare
 begin
   if v_pinned then
     update hwqueue.node_eligibility e set is_checked = true
-    where e.ctid = any (array(  -- skip locked: register_node deletes them, in a transaction that may last
+    -- skip locked: register_node deletes them, in a transaction that may last. One that is updated between the snapshot and the lock is missed:
+    -- v_pinned says that there was something to mark, and whoever is told so asks again
+    where e.ctid = any (array(
       select o.ctid from hwqueue.node_eligibility o
       where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
   end if;
@@ -6655,6 +6968,7 @@ begin
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     v_placement, null, null,
     hwqueue.service_away_from(hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), p_shard), p_shard);
+  perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
   select r.share into v_reach
   from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
@@ -7027,6 +7341,10 @@ CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affin
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
 
+CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$ select case when current_setting('hwqueue.tenant', true) <> '' then array[current_setting('hwqueue.tenant', true)] end $$;
+
 CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uuid[]
     LANGUAGE sql IMMUTABLE
     AS $_$
@@ -7151,7 +7469,7 @@ CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now t
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
-CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged) RETURNS record
+CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
     AS $$
@@ -7162,37 +7480,40 @@ declare
   v_now record;
   v_last xid8;
 begin
-  select s.unseen, s.next_xid, b.classes, b.xids into v_now
+  select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
   from hwqueue.seen_now() s
   cross join lateral (
-    select coalesce(array_agg(k.class_id order by k.is_own, k.created_xid, k.class_id), '{}') as classes,
-           array_agg(k.created_xid order by k.is_own, k.created_xid, k.class_id) as xids
+    -- as many as the budget has room for, the last one may go beyond it
+    select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()), '{}') as classes,
+           array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids, count(*) as found
     from (
-      select u.* from (
-        select false as is_own, x.created_xid, x.class_id
+      select u.created_xid, u.class_id, row_number() over o as place, sum(u.cost) over o - u.cost as spent
+      from (
+        select false as is_own, x.created_xid, x.class_id, x.cost
         from unnest(v_from.unseen) r(xid)
         cross join lateral (
-          select c.created_xid, c.class_id from hwqueue.placement_class c
+          select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
-        (select false, c.created_xid, c.class_id from hwqueue.placement_class c
+        (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard
            and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
          order by c.created_xid, c.class_id limit p_limit)
         union all
-        (select true, c.created_xid, c.class_id from hwqueue.placement_class c
+        (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard and c.created_xid = v_own and c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end
            and c.is_pinned = p_pinned and c.anchors && p_anchors
          order by c.class_id limit p_limit)
-      ) u order by u.is_own, u.created_xid, u.class_id limit p_limit) k) b;
+      ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;
+  more := v_now.found = p_limit or cardinality(batch) < v_now.found;
   v_last := v_now.xids[cardinality(batch)];
   judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judged;
-  if cardinality(batch) = p_limit and v_last is distinct from v_own then  -- there may be more: what comes behind the last of them is unseen
+  if more and v_last is distinct from v_own then  -- what comes behind the last of them is unseen
     judged.next_xid := greatest(v_last, v_from.next_xid);
     judged.unseen := array(
       select u from unnest(v_now.unseen || v_from.unseen) u
@@ -7212,6 +7533,7 @@ CREATE TABLE hwqueue.shard (
     server_started_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     event_base bigint DEFAULT 0 NOT NULL,
+    storage_path text,
     event_days integer DEFAULT 14 NOT NULL,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
@@ -7221,14 +7543,17 @@ CREATE TABLE hwqueue.shard (
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
+COMMENT ON COLUMN hwqueue.shard.storage_path IS 'file of this table when server_started_at was written: every copy and every restore has another one';
+
 COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune keeps events; set_event_retention';
 
 COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select case when p_shard.timeline is null or (p_shard.timeline, p_shard.system_identifier) = (p_timeline, p_system)
+  select case when p_shard.timeline is null
+                or (p_shard.timeline, p_shard.system_identifier, coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
@@ -7315,6 +7640,7 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+  perform hwqueue.require_all_tenants();
   if p_limit is null or p_limit not between 1 and 10000 then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'ask for fewer');
   end if;
@@ -7384,9 +7710,10 @@ declare
 begin
   -- what the shard's row says: if another session is about to write it, the next claim asks again
   update hwqueue.node_state n
-  set generation = s.generation, server_started_at = s.server_started_at
+  set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
   from hwqueue.shard s
-  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time();
+  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
+    and s.storage_path = hwqueue.storage_path();
   return v_generation;
 end
 $$;
@@ -7622,7 +7949,7 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_kinds text[];
@@ -7672,7 +7999,7 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer, p_preferred boolean) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_exprs jsonb := '[]'::jsonb;
@@ -7776,7 +8103,7 @@ end
 $_$;
 
 CREATE FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_expr jsonb;
@@ -7803,7 +8130,7 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text DEFAULT 'placement'::text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_placement jsonb;
@@ -7822,6 +8149,7 @@ begin
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
       jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
   end if;
+  perform hwqueue.check_patterns(v_placement, p_field);  -- before any is compiled
   if jsonb_typeof(v_placement -> 'require') <> 'null' then
     v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0, false);
     v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
@@ -7829,18 +8157,18 @@ begin
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
   if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    return hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
+    return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  return hwqueue.build_placement(v_required, v_preferred,
+  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
     hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
     hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation), p_field);
 end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_preferences(p_prefer jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_item jsonb;
@@ -8196,9 +8524,12 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 begin
+  if not hwqueue.are_own(p_tenants) then
+    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field, 'leave out tenants: they are the lease''s own');
+  end if;
   if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
     return '{}'::jsonb;
   elsif p_tenants = '"*"' then
@@ -8483,18 +8814,20 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS
     AS $$
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
+  v_path text := hwqueue.storage_path();
   v_shard hwqueue.shard;
   v_next bigint;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
     select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-    return hwqueue.next_generation(v_shard, p_timeline, v_system);
+    return hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
   end if;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
   update hwqueue.shard s
-  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(), generation = v_next
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
+      storage_path = v_path, generation = v_next
   where s.shard_id = p_shard;
   if v_next > v_shard.generation then
     perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
@@ -8511,6 +8844,7 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;
   return v_next;
 end
@@ -8529,7 +8863,7 @@ begin
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit 20
+    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / p_class.cost))
   ), counted as (
     select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
     from sample s, jsonb_array_elements(s.reasons) r
@@ -8828,7 +9162,7 @@ begin
   end if;
   v_node.labels := hwqueue.check_node_labels(p_spec -> 'labels');
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
-  v_node.heartbeat_timeout := coalesce(hwqueue.json_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second'), '45 seconds');
+  v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
   v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
@@ -8855,6 +9189,20 @@ begin
   return hwqueue.parse_isolation(hwqueue.parse_cores(v_node, p_spec -> 'cores'), p_spec);
 end
 $_$;
+
+CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_span interval := hwqueue.parse_interval(p_value, p_field, p_min, 'QHA01');
+begin
+  if v_span > p_most then
+    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s to %s', p_min, p_most),
+      'give a shorter one: a heartbeat makes a claim or a node live on', 'QHA01');
+  end if;
+  return v_span;
+end
+$$;
 
 CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
@@ -9114,6 +9462,21 @@ CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) 
   left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
 $$;
 
+CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case
+    when p_expr ->> 'op' = 'regexp' then (select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
+    else length(p_expr #>> '{values,0}') end
+$$;
+
+CREATE FUNCTION hwqueue.patterns_within(p_placement jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  select jsonb_path_query_array(p_placement,
+    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || @.op == "semver"))', '{}', true)
+$_$;
+
 CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -9218,6 +9581,7 @@ declare
   v_open bit varying;
   v_served record;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
   select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
@@ -9474,6 +9838,7 @@ declare
   v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   v_ids bigint[];
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_limit(p_limit);
   v_ids := array(
     select c.class_id from hwqueue.placement_class c
@@ -9499,6 +9864,18 @@ begin
     order by c.class_id;
 end
 $$;
+
+CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
+    select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement)) + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
+    from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
+$$;
+
+CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT exprs integer) RETURNS record
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select 8, 500, 200 $$;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
@@ -10186,6 +10563,27 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     'retain_failed', extract(epoch from p_queue.retain_failed)))
 $$;
 
+CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform setval('hwqueue.queue_queue_id_seq', m.most)
+  from (select max(q.queue_id)::bigint as most from hwqueue.queue q) m, hwqueue.queue_queue_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.placement_class_class_id_seq', m.most)
+  from (select max(c.class_id) as most from hwqueue.placement_class c) m, hwqueue.placement_class_class_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.profile_profile_id_seq', m.most)
+  from (select max(p.profile_id) as most from hwqueue.profile p) m, hwqueue.profile_profile_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.term_term_id_seq', m.most)
+  from (select max(t.term_id) as most from hwqueue.term t) m, hwqueue.term_term_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.spread_fleet_fleet_id_seq', m.most)
+  from (select max(f.fleet_id) as most from hwqueue.spread_fleet f) m, hwqueue.spread_fleet_fleet_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.spread_floor_floor_id_seq', m.most)
+  from (select max(f.floor_id) as most from hwqueue.spread_floor f) m, hwqueue.spread_floor_floor_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.class_range_range_id_seq', m.most)
+  from (select max(r.range_id) as most from hwqueue.class_range r) m, hwqueue.class_range_range_id_seq s where s.last_value <= m.most;
+end
+$$;
+
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
@@ -10227,6 +10625,87 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_at int := 1;
+  v_char text;
+  v_bound text[];
+  v_times int;
+  v_last int := 0;            -- of its last atom
+  v_has_bound boolean := false;
+  v_last_has_bound boolean := false;
+  v_outer_sizes int[] := '{}'::int[];
+  v_outer_bounds boolean[] := '{}'::boolean[];
+begin
+  size := 0;  -- of the group that is being read, written out
+  if length(p_pattern) > 200 then
+    danger := 'longer than 200 characters';
+  elsif p_pattern ~ '^[*][*][*]' then
+    danger := 'a director (***)';
+  end if;
+  while danger is null and v_at <= length(p_pattern) loop
+    v_char := substr(p_pattern, v_at, 1);
+    v_last_has_bound := v_last_has_bound and v_char = '{';
+    if v_char = E'\\' then
+      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
+        danger := 'a back-reference or octal escape';
+      end if;
+      v_last := 1;
+      v_at := v_at + 2;
+    elsif v_char = '[' then
+      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
+      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
+      if v_bound is null then
+        danger := 'a bracket that does not close';
+      end if;
+      v_last := 1;
+      v_at := v_at + length(v_bound[1]);
+    elsif v_char = '(' then
+      if substr(p_pattern, v_at + 1, 1) = '?' then
+        danger := 'lookaround or another (? construct';
+      end if;
+      v_outer_sizes := v_outer_sizes || size;
+      v_outer_bounds := v_outer_bounds || v_has_bound;
+      size := 0;
+      v_last := 0;
+      v_has_bound := false;
+      v_at := v_at + 1;
+      continue;
+    elsif v_char = ')' and v_outer_sizes <> '{}' then
+      v_last := size;
+      v_last_has_bound := v_has_bound;
+      size := v_outer_sizes[cardinality(v_outer_sizes)];
+      v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
+      v_outer_sizes := trim_array(v_outer_sizes, 1);
+      v_outer_bounds := trim_array(v_outer_bounds, 1);
+      v_at := v_at + 1;
+    elsif v_char = '{' then
+      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
+      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int) + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+      if v_bound is null then
+        danger := 'a { that is no bound';
+      elsif v_times > 32 then
+        danger := 'a bound above 32';
+      elsif v_last_has_bound then
+        danger := 'a bound inside a bounded group';
+      end if;
+      v_last := v_last * greatest(v_times - 1, 0);
+      v_has_bound := true;
+      v_at := v_at + length(v_bound[1]);
+    else
+      v_last := 1;
+      v_at := v_at + 1;
+    end if;
+    size := size + v_last;
+    if size > 500 then
+      danger := 'more than 500 characters with its bounds written out';
+    end if;
+  end loop;
+end
+$$;
+
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql
     AS $$
@@ -10259,7 +10738,7 @@ CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_positio
     coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
     hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
-    hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second'),
+    hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
     hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
     case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
     hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
@@ -10342,12 +10821,14 @@ declare
   v_from hwqueue.reap_mark := p_mark;
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
+  v_sweeps boolean;
   v_estimated record;
   v_counted record;
   v_postponed int;
   v_scheduled int;
   v_stays int;
   v_judged record;
+  v_dropped int;
   v_uncounted boolean := false;
 begin
   perform hwqueue.current_generation(p_shard);
@@ -10357,12 +10838,14 @@ begin
     select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
     v_from := v_counted.mark;
     v_uncounted := v_counted.more;
-    if p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes' then
+    v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
+    if v_sweeps then
       v_from.swept_at := p_now;
       v_from.claims_from := '-infinity';
       v_from.deadlines_from := '-infinity';
       v_from.scheduled_from := '-infinity';
     end if;
+    perform hwqueue.reap_positions(v_sweeps, p_shard);
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_estimated.reaches;
@@ -10386,7 +10869,8 @@ begin
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
-  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays);
+  v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
+  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
@@ -10493,6 +10977,43 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_queue_ids int[] := array(
+    select q.queue_id from hwqueue.queue q
+    where q.shard_id = p_shard and q.dropped_at is not null and (p_again or q.dropped_at > p_now - interval '1 minute'));
+  v_leases uuid[];
+begin
+  if v_queue_ids = '{}' then
+    return 0;
+  end if;
+  v_leases := array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.queue_id = any (v_queue_ids) and c.stop_reason is distinct from 'cancelled'
+    limit p_limit for update skip locked);
+  update hwqueue.claim c
+  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped',
+      expires_at = least(c.expires_at, p_now + c.claim_timeout), check_at = least(c.check_at, p_now + c.claim_timeout)
+  where c.shard_id = p_shard and c.lease_id = any (v_leases);
+  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
+  return cardinality(v_leases);
+end
+$$;
+
+CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if hwqueue.are_positions_behind(p_shard) then
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
+  elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
+    perform hwqueue.repair_positions(p_shard);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -10505,17 +11026,22 @@ declare
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) and c.retired_at is null
       and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
+      and c.cost <= hwqueue.judge_budget()
     order by c.class_id limit 50);
+  v_taken bigint[];
   v_old bigint[] := '{}';
 begin
   if p_again then
     v_old := array(
       select r.class_id from hwqueue.class_reach r
-      where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute'
+      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = r.class_id
+      where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute' and c.cost <= hwqueue.judge_budget()
       order by r.refreshed_at limit 50 - cardinality(v_new));
   end if;
-  reaches := coalesce(hwqueue.refresh_reach(v_new || v_old, p_shard), 0);
-  next_after := case when cardinality(v_new) = 50 then v_new[50] else coalesce(v_last, 0) end;
+  v_taken := hwqueue.within_budget(v_new || v_old, p_shard);
+  reaches := coalesce(hwqueue.refresh_reach(v_taken, p_shard), 0);
+  next_after := case when cardinality(v_new) = 50 or cardinality(v_taken) < cardinality(v_new)
+                then v_new[least(cardinality(v_taken), cardinality(v_new))] else coalesce(v_last, 0) end;
 end
 $$;
 
@@ -10731,17 +11257,20 @@ begin
     where n.shard_id = p_shard and n.deregistered_at is null
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
              cardinality(array_remove(n.gpu_parents, null))
-    order by count(*) desc limit 200
+    order by count(*) desc limit (
+      select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (p_class_ids))
   ), reach as (
-    select c.class_id, coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested,
-        n.gpu_ids, n.gpu_parents)
-      and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
+    select c.class_id, f.share
     from hwqueue.placement_class c
-    cross join kind k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.class_id
+    cross join lateral (  -- class by class: its few patterns stay compiled
+      select coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested, n.gpu_ids, n.gpu_parents)
+               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
+      from kind k
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      offset 0) f
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
   )
   insert into hwqueue.class_reach as r (shard_id, class_id, share, refreshed_at)
   select p_shard, f.class_id, f.share, v_now from reach f
@@ -10810,6 +11339,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform hwqueue.refuse('QHA03', format('%s%s, and the caller is for tenant %s alone', 'leases[' || p_index || ']: ', p_what,
+      (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)),
+    jsonb_build_object('field', p_field, 'index', p_index), p_hint);
+end
+$$;
+
 CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -10862,6 +11401,10 @@ begin
       perform hwqueue.refuse('QHL08', format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
         to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
         hwqueue.login_hint(v_login));
+    when 'busy' then
+      perform hwqueue.refuse('QHL09', format('claim %s of lease %s is busy: another session holds it', p_token, p_lease),
+        v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease], p_shard)),
+        'nothing was settled; call again. A transaction that was left open holds it, an unfinished cancel_lease, say');
     else
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
         'check the id; finished leases go once their queue''s retention is over');
@@ -10886,89 +11429,6 @@ begin
   perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
     jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
     'all of it is refused; `hwqueue wire encode` writes valid ones');
-end
-$$;
-
-CREATE FUNCTION hwqueue.regexp_danger(p_pattern text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_at int := 1;
-  v_char text;
-  v_bound text[];
-  v_times int;
-  v_size int := 0;            -- of the group that is being read, written out
-  v_last int := 0;            -- of its last atom
-  v_has_bound boolean := false;
-  v_last_has_bound boolean := false;
-  v_outer_sizes int[] := '{}'::int[];
-  v_outer_bounds boolean[] := '{}'::boolean[];
-begin
-  if length(p_pattern) > 200 then
-    return 'longer than 200 characters';
-  elsif p_pattern ~ '^[*][*][*]' then
-    return 'a director (***)';
-  end if;
-  while v_at <= length(p_pattern) loop
-    v_char := substr(p_pattern, v_at, 1);
-    v_last_has_bound := v_last_has_bound and v_char = '{';
-    if v_char = E'\\' then
-      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
-        return 'a back-reference or octal escape';
-      end if;
-      v_last := 1;
-      v_at := v_at + 2;
-    elsif v_char = '[' then
-      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
-      if v_bound is null then
-        return 'a bracket that does not close';
-      end if;
-      v_last := 1;
-      v_at := v_at + length(v_bound[1]);
-    elsif v_char = '(' then
-      if substr(p_pattern, v_at + 1, 1) = '?' then
-        return 'lookaround or another (? construct';
-      end if;
-      v_outer_sizes := v_outer_sizes || v_size;
-      v_outer_bounds := v_outer_bounds || v_has_bound;
-      v_size := 0;
-      v_last := 0;
-      v_has_bound := false;
-      v_at := v_at + 1;
-      continue;
-    elsif v_char = ')' and v_outer_sizes <> '{}' then
-      v_last := v_size;
-      v_last_has_bound := v_has_bound;
-      v_size := v_outer_sizes[cardinality(v_outer_sizes)];
-      v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
-      v_outer_sizes := trim_array(v_outer_sizes, 1);
-      v_outer_bounds := trim_array(v_outer_bounds, 1);
-      v_at := v_at + 1;
-    elsif v_char = '{' then
-      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
-      if v_bound is null then
-        return 'a { that is no bound';
-      end if;
-      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int) + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
-      if v_times > 32 then
-        return 'a bound above 32';
-      elsif v_last_has_bound then
-        return 'a bound inside a bounded group';
-      end if;
-      v_last := v_last * greatest(v_times - 1, 0);
-      v_has_bound := true;
-      v_at := v_at + length(v_bound[1]);
-    else
-      v_last := 1;
-      v_at := v_at + 1;
-    end if;
-    v_size := v_size + v_last;
-    if v_size > 500 then
-      return 'more than 500 characters with its bounds written out';
-    end if;
-  end loop;
-  return null;
 end
 $$;
 
@@ -10999,6 +11459,9 @@ begin
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login) values (p_shard, p_node, 1, hwqueue.clock(), session_user)
   on conflict do nothing;
   v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
+  if v_known then
+    perform hwqueue.await_node(p_node, p_shard);
+  end if;
   loop  -- nobody may wait for a profile with a node in hand
     begin
       v_state := hwqueue.lock_node(p_node, null, p_shard);
@@ -11076,6 +11539,59 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_last bigint := (select s.last_value from hwqueue.ready_position_seq s);
+  v_most bigint := greatest(
+    v_last, (select max(r.position) from hwqueue.ready r),
+    (select max(m.position) from hwqueue.low_water w cross join lateral unnest(w.positions) m(position)),
+    (select max(greatest(h.safe_position, h.drawn_position)) from hwqueue.position_horizon h));
+  v_version bigint;
+  v_marks hwqueue.low_water;
+  v_reset int := 0;
+begin
+  if v_most >= v_last then
+    perform setval('hwqueue.ready_position_seq', v_most);
+  end if;
+  select h.version into v_version from hwqueue.position_horizon h
+  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
+  if not found then
+    return false;
+  end if;
+  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_version;
+  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
+  values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
+  for v_marks in
+    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.tiers <> '{}' for update skip locked
+  loop
+    delete from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id and w.version = v_marks.version;
+    insert into hwqueue.low_water (shard_id, queue_id, class_id, version)
+    values (p_shard, v_marks.queue_id, v_marks.class_id, v_marks.version + 1);
+    v_reset := v_reset + 1;
+  end loop;
+  perform hwqueue.note_event('positions_repaired', format('%s low-water marks start anew, positions go on at %s', v_reset, v_most), p_shard,
+    jsonb_build_object('marks', v_reset, 'from', v_last, 'to', v_most));
+  return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $_$
+  select case
+    when hwqueue.patterns_within(p_placement) = '[]' then null
+    when hwqueue.patterns_within(p_placement -> 'prefer') <> '[]'
+         and (hwqueue.asks_others(p_placement -> 'prefer')
+              or jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
+    when exists (select 1 from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+                 where e.value ? 'any' and hwqueue.patterns_within(e.value) <> '[]' and hwqueue.asks_others(e.value)) then 'require'
+    when hwqueue.patterns_within(p_placement -> 'require') <> '[]'
+         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
+$_$;
+
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -11088,6 +11604,7 @@ declare
   v_lease uuid;
   v_count int := 0;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
   v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
@@ -11119,6 +11636,9 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.find_lease(p_lease, p_shard);  -- another's is not waited for
+  end if;
   perform 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_lease.state not in ('failed', 'cancelled') then
@@ -11144,6 +11664,16 @@ begin
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_lease.state), p_shard,
     jsonb_build_object('from', v_lease.state));
   return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
+end
+$$;
+
+CREATE FUNCTION hwqueue.require_all_tenants() RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.refuse_foreign('this is about all tenants at once', null, 'ask as somebody who may see all tenants');
+  end if;
 end
 $$;
 
@@ -11611,10 +12141,20 @@ begin
     perform hwqueue.refuse('QHA01', 'p_service must not be null', jsonb_build_object('field', 'p_service'),
       'give the id that leases have as service_id');
   end if;
+  if not hwqueue.is_own_service(p_service, p_shard) then
+    perform hwqueue.refuse_foreign(format('service %s is not its', p_service), 'p_service', 'name services that leases of the tenant have');
+  end if;
   select s.* into v_service from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service;
   return jsonb_build_object('failure_domain', v_service.failure_domain,
     'anti_affinity_services', to_jsonb(coalesce(v_service.away_from, '{}')));
 end
+$$;
+
+CREATE FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select c.tenant from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.service_id = p_service order by c.class_id limit 1
 $$;
 
 CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
@@ -11736,6 +12276,10 @@ begin
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
   v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
+  if not coalesce((select bool_and(hwqueue.is_own_service(a, p_shard)) from unnest(v_away_from) a), true) then
+    perform hwqueue.refuse_foreign('policy.anti_affinity_services names services that are not its', 'policy.anti_affinity_services',
+      'name services that leases of the tenant have');
+  end if;
   insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
   values (p_shard, p_service, v_domain, v_away_from)
   on conflict (shard_id, service_id) do update
@@ -11786,6 +12330,7 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
   v_given int := 0;
+  v_held uuid[];
   v_state record;
   v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
 begin
@@ -11802,11 +12347,11 @@ begin
   if v_drawn is not null then
     perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
   end if;
-  if v_given > 0 and v_completed > 0 then  -- in one order, for those who hold claims without the node (drop_queue)
-    perform 1 from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.lease_id = any (
-      p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e))
-    order by c.lease_id for update;
+  if v_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
+    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
+    if v_held <> '{}' then
+      perform hwqueue.await_claims(v_held, '900ms', p_shard);
+    end if;
   end if;
   if v_given > 0 then
     return query
@@ -11815,7 +12360,7 @@ begin
       from hwqueue.settle_each(p_node, p_settle, p_shard) e;
   end if;
   if v_completed = 1 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, null, p_shard) then 0 else 1 end;
+    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
   end if;
   if v_completed > 0 then
     return query
@@ -11842,11 +12387,13 @@ begin
   -- by token: whoever has an old one waits for nobody
   select c.* into v_claim from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
-    and hwqueue.is_own(c.login) for update;
+    and hwqueue.is_own(c.login) for update skip locked;
   if not found then
-    select c.claim_token, c.login into v_claim.claim_token, v_claim.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
+    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
     if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
-      verdict := 'counted';
+      verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'counted' end;
+      state := 'claimed';
     else
       select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     end if;
@@ -11855,7 +12402,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.finish_claim(p_lease, p_token, null, false, nullif(p_settlement -> 'result', 'null'), p_shard);
+      perform hwqueue.finish_claim(p_lease, p_token, null, false, true, nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
@@ -11878,23 +12425,36 @@ CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer
 declare
   v_item jsonb;
   v_result record;
+  v_busy int[];
+  v_leases uuid[] := '{}';
 begin
-  for v_item, ordinal in
-    select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-    order by (e.value ->> 'lease_id')::uuid, e.ordinality
   loop
-    lease_id := v_item ->> 'lease_id';
-    if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
-       and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, null, p_shard) then
-      verdict := 'ok';
-      state := 'completed';
-      return next;
-      continue;
-    end if;
-    v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-    verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token' else v_result.verdict end;
-    state := v_result.state;
-    return next;
+    for v_item, ordinal in
+      select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
+      where v_busy is null or e.ordinality = any (v_busy)
+      order by (e.value ->> 'lease_id')::uuid, e.ordinality
+    loop
+      lease_id := v_item ->> 'lease_id';
+      if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
+         and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, false, null, p_shard) then
+        verdict := 'ok';
+        state := 'completed';
+        return next;
+        continue;
+      end if;
+      v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
+      verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token' else v_result.verdict end;
+      state := v_result.state;
+      if verdict = 'busy' and v_busy is null then
+        v_leases := v_leases || lease_id;
+      else
+        return next;
+      end if;
+    end loop;
+    exit when v_busy is not null or v_leases = '{}';
+    v_busy := array(
+      select e.ordinality from jsonb_array_elements(p_settle) with ordinality e where (e.value ->> 'lease_id')::uuid = any (v_leases));
+    perform hwqueue.await_claims(v_leases, '900ms', p_shard);
   end loop;
 end
 $$;
@@ -11919,7 +12479,8 @@ begin
     end if;
     select s.verdict, s.state into v_result
     from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
-    exit when v_result.verdict <> 'counted';
+    exit when v_result.verdict not in ('counted', 'busy')
+      or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s', p_shard);
   end loop;
   if v_result.verdict <> 'ok' then
     perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state, p_shard);
@@ -12015,6 +12576,9 @@ declare
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
 begin
   v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
+  end if;
   lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   created := v_spawn.stands_for is null;
   state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);
@@ -12046,6 +12610,9 @@ begin
     raise;  -- nothing that an element could help
   end;
   v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_spawns(v_spawns, true, p_shard);
+  end if;
   return query
     select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
            hwqueue.spawned_state(s.stands_for, s.available_at, v_now, p_shard), p_shard
@@ -12054,7 +12621,7 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
@@ -12074,12 +12641,13 @@ begin
       jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
   end if;
   if v_required <> '[]' or v_preferred <> '[]' then
-    v_placement := hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field);
+    v_placement := hwqueue.check_cost(
+      hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field), p_field);
   end if;
   if v_blob is not null then
     -- read like any placement: what normalise_placement would refuse, a blob must not bring in
     v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
-    v_placement := hwqueue.merge_placements(v_placement, v_wire, p_field);
+    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wire, p_field), p_field);
   end if;
   return v_placement;
 end
@@ -12436,6 +13004,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.storage_path() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
+
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -12485,6 +13057,7 @@ CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limi
 declare
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_limit(p_limit);
   return query
     select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
@@ -13160,7 +13733,7 @@ $$;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
-    AS $$
+    AS $_$
 declare
   v_expr jsonb;
   v_reason text;
@@ -13182,7 +13755,11 @@ begin
   end if;
   if p_facts <> '[]' and p_class.required <> '[]' then
     v_attested := case when p_node.attested = '{}' then '{}' else hwqueue.attested_at(p_node, p_now) end;
-    for v_expr in select e.value from jsonb_array_elements(p_class.required) e loop
+    -- what says nothing about other leases, nor about trust, was decided when the class was judged
+    for v_expr in
+      select e.value from jsonb_array_elements(p_class.required) e
+      where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.term) || exists(@.trust))', '{}', true)
+    loop
       v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
                                       v_attested);
       if v_reason is not null then
@@ -13204,7 +13781,7 @@ begin
   end if;
   return null;
 end
-$$;
+$_$;
 
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE
@@ -13571,6 +14148,10 @@ begin
   v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
     case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
     v_placement, p_shard, v_class.patience), p_lease, p_shard);
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_class(c, 'changes', null, p_shard)
+    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+  end if;
   update hwqueue.lease l
   set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
@@ -13840,6 +14421,7 @@ declare
     where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
   v_class hwqueue.placement_class;
   v_is_told boolean;
+  v_matches boolean;
   v_over text;
 begin
   for v_class in
@@ -13856,9 +14438,10 @@ begin
         where r.shard_id = p_shard and r.class_id = v_class.class_id and q.dropped_at is null) then
       v_over := 'none is waiting any more';
     else
-      v_over := case when hwqueue.has_match(v_class, p_now, p_shard) then 'a live node matches' end;
+      v_matches := hwqueue.has_match(v_class, p_now, p_shard);
+      v_over := case when v_matches then 'a live node matches' end;
     end if;
-    if v_over is null and not v_is_told then
+    if v_over is null and not v_matches and not v_is_told then  -- null: not known yet
       insert into hwqueue.unmatched_class (shard_id, class_id, told_at) values (p_shard, v_class.class_id, p_now);
       perform hwqueue.note_unmatched(v_class, p_now, p_shard);
     elsif v_over is not null and v_is_told then
@@ -13961,7 +14544,7 @@ declare
   v_kinds uuid[];
   v_now timestamptz;
 begin
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
   select array_agg(distinct a) into v_anchors
   from hwqueue.imagined_nodes(p_nodes, p_shard) i
   cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
@@ -14109,6 +14692,15 @@ begin
   v_node.profile_id := hwqueue.find_profile(v_node, p_now, p_shard);
   return v_node;
 end
+$$;
+
+CREATE FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_shard integer) RETURNS bigint[]
+    LANGUAGE sql STABLE
+    AS $$
+  select coalesce(array_agg(u.class_id order by u.ordinality) filter (where u.before < hwqueue.judge_budget()), '{}')
+  from (select i.class_id, i.ordinality, sum(c.cost) over (order by i.ordinality) - c.cost as before
+        from unnest(p_class_ids) with ordinality i(class_id, ordinality)
+        join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = i.class_id) u
 $$;
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
@@ -14330,6 +14922,8 @@ CREATE TABLE hwqueue.class_rule (
     is_self boolean NOT NULL
 );
 
+ALTER TABLE ONLY hwqueue.class_rule REPLICA IDENTITY FULL;
+
 COMMENT ON TABLE hwqueue.class_rule IS 'the terms by whose count in a node''s own place a class is kept from it; away, toward, cap and skew that are required on their own; most: of cap and skew, the limit';
 
 CREATE TABLE hwqueue.class_term (
@@ -14337,6 +14931,8 @@ CREATE TABLE hwqueue.class_term (
     class_id bigint NOT NULL,
     term_id bigint NOT NULL
 );
+
+ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
 
@@ -14921,6 +15517,8 @@ CREATE TABLE hwqueue.requeued (
     lease_id uuid NOT NULL
 );
 
+ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -14997,6 +15595,8 @@ CREATE TABLE hwqueue.term_count (
     dropped_xid xid8
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+ALTER TABLE ONLY hwqueue.term_count REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.term_count IS 'what runs of a term in a domain: the sum over all rows of both';
 
@@ -15754,7 +16354,13 @@ REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.are_own(p_tenants jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.are_positions_behind(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
 
@@ -15764,9 +16370,15 @@ GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -15803,6 +16415,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bi
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
@@ -15828,6 +16442,12 @@ REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
@@ -15867,6 +16487,8 @@ REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard 
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
@@ -15933,6 +16555,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16033,6 +16657,8 @@ REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack 
 
 REVOKE ALL ON FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.exprs_within(p_placement jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
@@ -16063,7 +16689,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -16126,6 +16752,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_seen xid8, p_judged bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
@@ -16145,6 +16773,8 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -16182,11 +16812,17 @@ REVOKE ALL ON FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_let_go(p_xmax xid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_own(p_login text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -16218,6 +16854,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min nu
 
 REVOKE ALL ON FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -16225,6 +16863,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code tex
 REVOKE ALL ON FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.judge_budget() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) FROM PUBLIC;
 
@@ -16300,7 +16940,7 @@ REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_lim
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -16396,6 +17036,8 @@ REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -16416,9 +17058,9 @@ REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
@@ -16554,6 +17196,8 @@ REVOKE ALL ON FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) FROM PUBLIC;
@@ -16571,6 +17215,10 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_le
 REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pattern_size(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.patterns_within(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
@@ -16597,6 +17245,10 @@ REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard 
 REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT exprs integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -16665,11 +17317,15 @@ REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16691,6 +17347,10 @@ REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now t
 REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_shard integer, OUT judged integer, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) FROM PUBLIC;
 
@@ -16720,6 +17380,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases js
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
@@ -16729,8 +17391,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.regexp_danger(p_pattern text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) TO hwqueue_worker;
@@ -16742,6 +17402,10 @@ GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_dela
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) TO hwqueue_admin;
@@ -16749,6 +17413,8 @@ GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_sha
 REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
@@ -16808,6 +17474,8 @@ REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer
 REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
@@ -16896,6 +17564,8 @@ REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_plac
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
@@ -17065,6 +17735,8 @@ REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBL
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
