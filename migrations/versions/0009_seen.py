@@ -4,7 +4,7 @@ Why: a transaction that was idle anywhere on the server made every claim look fo
 and what had been judged meanwhile was kept in a list that each look rewrote. Now a profile and a
 node keep the transactions that were running when they last judged.
 Locks: profile, profile_queue, node_state and reap_mark exclusively, placement_class against writes.
-Expected duration: milliseconds, and a second for a million classes (an index is made).
+Expected duration: milliseconds, and a second for a million classes (an index is made again).
 """
 
 from alembic import op

@@ -33,8 +33,8 @@ comment on column hwqueue.node_state.classes_seen is 'as of a profile, for class
 -- How far a caller has come in the classes.
 create type hwqueue.judged as (next_xid xid8, unseen xid8[], xid xid8, class_id bigint);
 
--- Those that are judged per node are few, and each node looks for them.
-create index placement_class_unjudged on hwqueue.placement_class (shard_id, is_pinned, created_xid, class_id);
+drop index hwqueue.placement_class_created;
+create index placement_class_created on hwqueue.placement_class (shard_id, created_xid, class_id);
 
 -- Where judging ahead of claims goes on.
 alter table hwqueue.reap_mark add column judged_profile bigint not null default 0;

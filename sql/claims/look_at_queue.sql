@@ -16,8 +16,11 @@ as $$
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
            and (
-             select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.created_xid = any (e.classes_unseen || p_classes_unseen) limit 1) is null
+             select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
+             cross join lateral (
+               select c.class_id from hwqueue.placement_class c
+               where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
+             limit 1) is null
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]

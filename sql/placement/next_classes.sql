@@ -12,8 +12,11 @@ as $$
 begin
   return (select c.class_id from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid >= p_seen order by c.created_xid limit 1) is not null
-      or (select c.class_id from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = any (p_unseen) limit 1) is not null;
+      or (select x.class_id from unnest(p_unseen) u(xid)
+          cross join lateral (
+            select c.class_id from hwqueue.placement_class c
+            where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
+          limit 1) is not null;
 end
 $$;
 
