@@ -24,6 +24,10 @@ NoRoles = Annotated[
     bool, typer.Option("--no-roles", help="Leave out the roles and everything granted to them.")
 ]
 
+FromOwner = Annotated[
+    str | None,
+    typer.Option("--from-owner", help="Take over the schema of this user, and run what is in it."),
+]
 LockTimeout = Annotated[
     str,
     typer.Option(
@@ -82,7 +86,10 @@ def url(ctx: typer.Context) -> None:
 
 @app.command(epilog="Example: hwqueue db upgrade --dsn postgresql://admin@db.example/app")
 def upgrade(
-    ctx: typer.Context, no_roles: NoRoles = False, lock_timeout: LockTimeout = "5m"
+    ctx: typer.Context,
+    no_roles: NoRoles = False,
+    lock_timeout: LockTimeout = "5m",
+    from_owner: FromOwner = None,
 ) -> None:
     """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
     result = upgrade_schema(
@@ -90,6 +97,7 @@ def upgrade(
         roles=not no_roles,
         patience=span(lock_timeout, "--lock-timeout") or timedelta(0),
         on_wait=lambda message: say(ctx, message),
+        from_owner=from_owner,
     )
     show_one(ctx, vars(result))
     if result.note:

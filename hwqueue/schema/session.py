@@ -28,7 +28,8 @@ class Standing:
     """What the user may do about roles, and whose the schema is.
 
     may_be_owner: SET ROLE to the owner's role works. may_join_owner: may make itself a member.
-    schema_owner: None where there is no schema.
+    schema_owner: None where there is no schema. trusts_schema: it is the user's own, a superuser's,
+    or of the owner's role.
     """
 
     roles_exist: bool
@@ -37,6 +38,7 @@ class Standing:
     may_be_owner: bool
     may_join_owner: bool
     schema_owner: str | None
+    trusts_schema: bool
     installer: str
 
     @property
@@ -96,6 +98,20 @@ def databases_sharing(connection: psycopg.Connection, roles: Sequence[str]) -> l
     """Other databases of the server where the roles mean something and anybody may connect."""
     text = sql.SQL(statement("shared_with")).format(roles=[*roles, OWNER])
     return [name for (name,) in connection.execute(text)]
+
+
+def refuse_strangers_schema(standing: Standing, from_owner: str | None) -> None:
+    """Refuse a schema that somebody else has made: what is in it would run with the user's rights.
+
+    Raises: ConfigError, unless its owner is named as `from_owner`.
+    """
+    if not standing.trusts_schema and standing.schema_owner != from_owner:
+        raise ConfigError(
+            f"the schema belongs to {standing.schema_owner}: an upgrade by {standing.installer} "
+            f"would run what {standing.schema_owner} has put into it",
+            hint="upgrade as that user; or, if you trust what is in the schema, take it over: "
+            f"hwqueue db upgrade --from-owner {standing.schema_owner}",
+        )
 
 
 def act_as_owner(connection: psycopg.Connection, standing: Standing) -> None:

@@ -25,6 +25,7 @@ from hwqueue.schema.session import (
     databases_sharing,
     pin,
     read_standing,
+    refuse_strangers_schema,
     take_lock,
 )
 from hwqueue.schema.state import (
@@ -70,6 +71,7 @@ def upgrade(
     sources: Sources = SHIPPED,
     patience: timedelta = _PATIENCE,
     on_wait: OnWait | None = None,
+    from_owner: str | None = None,
 ) -> UpgradeResult:
     """Bring the schema of a database to this package's version; do nothing when it is there.
 
@@ -83,10 +85,13 @@ def upgrade(
     Args:
         patience: How long to wait for another session that holds the lock of upgrades.
         on_wait: Told once who that is; None: the log is.
+        from_owner: Whose schema may be taken over, where it is neither the user's own, nor a
+            superuser's, nor hwqueue_owner's: an upgrade runs what is in it with the user's rights.
 
     Raises:
         ConfigError: the roles were installed before, and now `roles` is False or they cannot be
-            made again; or the schema is hwqueue_owner's, and the user is no member of it.
+            made again; or the schema is hwqueue_owner's, and the user is no member of it; or it
+            is somebody's who is not `from_owner`.
         SchemaLocked: another session kept the lock of upgrades for all of `patience`.
         SchemaTooNew: the schema was installed by a later version of this package.
         psycopg.errors.LockNotAvailable: a running transaction kept a table for 5 seconds.
@@ -100,6 +105,7 @@ def upgrade(
         pin(driver)
         take_lock(driver, patience, on_wait)
         standing = read_standing(driver, ROLES)
+        refuse_strangers_schema(standing, from_owner)
         installed = _read_as_owner(driver, standing)
         _refuse_newer(installed)
         had_roles = installed is not None and installed.roles_installed

@@ -160,7 +160,11 @@ def test_who_owned_it_before_may_go_on(empty_dsn: str) -> None:
         assert [text for text in own.warnings if f"the rights of '{name}'" in text]
         assert owners(empty_dsn) == {name}
         assert check(dsn).ok
-        later = upgrade(empty_dsn)
+        with pytest.raises(ConfigError, match=f"would run what {name} has put") as caught:
+            upgrade(empty_dsn)
+        assert f"--from-owner {name}" in (caught.value.hint or "")
+        assert owners(empty_dsn) == {name}
+        later = upgrade(empty_dsn, from_owner=name)
         assert later.changed
         assert later.owner == OWNER
         assert owners(empty_dsn) == {OWNER}

@@ -8,12 +8,14 @@ import psycopg
 import pytest
 
 from hwqueue import Client
+from hwqueue.errors import ConfigError
 from hwqueue.metrics.collector import HwqueueCollector
 from hwqueue.schema import check, install_script, read_version, upgrade
 from hwqueue.testing import install_clock
 from tests.migrations.planted import Plants, plant, times_run
 from tests.migrations.programs import run_psql
 from tests.migrations.restored import RELEASES
+from tests.migrations.test_owner import login
 
 ALL_OR_NOTHING = ("-1", "-v", "ON_ERROR_STOP=1")
 
@@ -91,3 +93,29 @@ def test_clients_run_nothing_planted(dsn: str) -> None:
         clock.advance(timedelta(days=1))
         assert clock.now() == before + timedelta(days=1)
     assert times_run(dsn) == 0
+
+
+_IN_THE_SCHEMA = """
+create schema hwqueue;
+create sequence hwqueue.ran minvalue 0 start 0;
+select nextval('hwqueue.ran');
+create function hwqueue.note_event(text, text, int, jsonb) returns void language plpgsql as
+  'begin perform nextval(''hwqueue.ran''); reset role; alter role {} superuser; end';
+"""
+
+
+def test_a_schema_that_somebody_else_made_is_refused(empty_dsn: str) -> None:
+    """Its functions fit better than ours, whatever the search_path is."""
+    with login(empty_dsn) as (name, as_stranger):
+        with psycopg.connect(as_stranger) as connection:
+            connection.execute(_IN_THE_SCHEMA.format(name).encode())
+        with pytest.raises(ConfigError, match=f"the schema belongs to {name}"):
+            upgrade(empty_dsn)
+        with pytest.raises(psycopg.errors.DuplicateSchema, match="is not hwqueue"):
+            upgrade(empty_dsn, from_owner=name)
+        run = run_psql(empty_dsn, install_script(), *ALL_OR_NOTHING)
+        assert "what is in it is not hwqueue" in run.stderr
+        with psycopg.connect(empty_dsn) as connection:
+            ran = connection.execute("select last_value from hwqueue.ran").fetchone()
+            power = connection.execute("select rolsuper from pg_roles where rolname = %s", [name])
+            assert (ran, power.fetchone()) == ((0,), (False,))

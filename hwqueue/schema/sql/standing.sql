@@ -11,6 +11,10 @@ select
   coalesce(pg_catalog.pg_has_role(current_user, o.oid, 'MEMBER WITH ADMIN OPTION') or {any_creator} and u.rolcreaterole, false)
     as may_join_owner,
   (select pg_catalog.pg_get_userbyid(n.nspowner)::text from pg_catalog.pg_namespace n where n.nspname = 'hwqueue') as schema_owner,
+  coalesce((
+    select r.rolsuper or r.rolname in (current_user, {owner})
+    from pg_catalog.pg_namespace n join pg_catalog.pg_roles r on r.oid = n.nspowner
+    where n.nspname = 'hwqueue'), true) as trusts_schema,
   current_user::text as installer
 from pg_catalog.pg_roles u
 left join pg_catalog.pg_roles o on o.rolname = {owner}
