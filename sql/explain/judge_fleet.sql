@@ -41,7 +41,7 @@ begin
     union all
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
     union all
-    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, null, p_shard) u
+    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, p_shard) u
     union all
     select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
 end

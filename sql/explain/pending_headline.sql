@@ -28,7 +28,7 @@ begin
   elsif v_matching = 0 and p_fleet ->> 'serving' = '0' and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
     code := 'no_handler';
     permanent := true;
-    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue)
+    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue, true)
                  from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
     -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out

@@ -1,7 +1,7 @@
 -- What keeps leases of a class off a node: every rule, in two parts, so that nodes of one profile share the first. Both are made of the
 -- functions that claims decide with (expr_reason, barring_taints, spread_reason, isolation_conflicts, shortage); reasons and explanations
 -- read these rows, so none of them can disagree.
---   stage: served (see unserving_nodes), labels, taints, trust, isolation, capacity (what the node has in all), free (what is left of it), away (other leases), spread, cordon
+--   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in all), free (what is left of it), away (other leases), spread, cordon
 --   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as bits (see shortage)
 -- SQL functions of one select each: the planner puts them in place of their calls.
 

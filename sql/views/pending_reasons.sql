@@ -4,7 +4,7 @@
 -- nodes_matching: live and not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell, ask for
 -- the class alone. nodes_free: those that have room now and no known conflict with what other leases do. nodes_near: where none matches, the live
 -- nodes that one part alone keeps out, the one that message names.
--- words: what the class asks, for people. words and message are written for the first 500 rows, since that takes long.
+-- words: what the class asks, for people. words and message are written for the first 500 rows, since that takes long; nearest names for the first 10.
 -- p_kind: no_match (nothing matches), contended (something matches, nothing is free); p_order: oldest, pending (most first);
 -- p_limit: null for all.
 -- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
@@ -71,7 +71,7 @@ begin
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and cardinality(v_ids) > 0 then
-        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue) else '' end end) h
+        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
     order by k.turn;
 end
 $$;

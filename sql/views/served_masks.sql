@@ -19,6 +19,6 @@ as $$
   )
   select k.queue_id, k.task_name, ~bit_or(a.mask)
   from asked k
-  join announced a on k.name <> all (a.queues) or k.task_name <> all (a.tasks)
+  join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
   group by k.queue_id, k.task_name
 $$;
