@@ -18,6 +18,7 @@ from benchmarks.peers.workers import workers
 from benchmarks.questions.backlog import blocked, eligible, ineligible
 from benchmarks.questions.classes import active, existing
 from benchmarks.questions.cost import cost
+from benchmarks.questions.dependents import dependents
 from benchmarks.questions.events import events
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
@@ -35,6 +36,7 @@ QUESTIONS = (
     floor,
     ineligible,
     blocked,
+    dependents,
     eligible,
     active,
     existing,

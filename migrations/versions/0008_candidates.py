@@ -1,8 +1,10 @@
 """Which classes a claim may take.
 
-Why: (to be written).
-Locks: none.
-Expected duration: milliseconds.
+Why: classes that cannot run yet (terms not in force, a lease that they must be with not started)
+were tried one by one by each claim; requirements about one lease were unknown to the set-based
+look; tries held locks in subtransactions. Rules about single leases are written for what is there.
+Locks: access exclusive on node_state, placement_class and class_rule, for columns and indexes.
+Expected duration: milliseconds; with many classes the time to read them once.
 """
 
 from alembic import op

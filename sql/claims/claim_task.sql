@@ -40,6 +40,7 @@ begin
                     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
+  v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
   select q.* into v_front
   from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen,
                              v_state.classes_unseen, v_now, p_shard) q;

@@ -1,10 +1,10 @@
 -- Locks the best ready entries that a node may run now, up to p_limit of them that score alike (one, where something is counted: what
 -- fits changes with each), and gives their places, best first; no places: there are none. entry: the only one, if it is deleted already.
--- p_without: classes known to be blocked; p_is_new: one of them for a term that has to be published first.
+-- p_without: classes known to be blocked.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
 -- Locks: the profile row, skip locked; the entries, skip locked; as enter_terms and publish_terms. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_without bigint[],
-  p_is_new boolean, p_now timestamptz, p_shard int)
+  p_now timestamptz, p_shard int)
 returns hwqueue.picked
 language plpgsql volatile
 as $$
@@ -19,7 +19,8 @@ declare
   v_fit record;
   v_policy record;
   v_taken record;
-  v_is_new boolean := p_is_new;
+  v_is_new boolean := false;
+  v_awaits boolean := false;
   v_published int;
   v_moved boolean;
 begin
@@ -28,6 +29,11 @@ begin
   v_picked.is_plain := false;
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
     return v_picked;
+  end if;
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    -- who asks is alive: where leases may spread to is a matter of live nodes
+    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
+    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
@@ -57,6 +63,8 @@ begin
     end if;
     v_published := 0;
     v_moved := false;
+    v_awaits := v_awaits or v_judged.awaits;
+    v_is_new := v_is_new or v_awaits and not p_state.awaits_terms;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
       if v_picked.entry is null then
         v_picked.entry := hwqueue.delete_only(v_picked.places);  -- out of the way: the step may move entries (give_target)
@@ -72,7 +80,7 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
+  perform hwqueue.note_met(p_state, v_without <> '{}', v_awaits, p_shard);
   return v_picked;
 end
 $$;

@@ -55,7 +55,7 @@ begin
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted,
     v_state.login);
-  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.wake_classes(v_lease.lease_id, p_shard), hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;

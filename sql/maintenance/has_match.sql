@@ -30,7 +30,7 @@ begin
       from hwqueue.node n
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
-        and (not hwqueue.has_judged(p_class, s.classes_seen, s.classes_judged)
+        and (not hwqueue.has_judged(p_class, s.classes_unseen, s.classes_seen, p_shard)
              -- by all its attestations: some may have expired
              or exists (select 1 from hwqueue.node_eligibility e
                         where e.shard_id = p_shard and e.node_id = n.node_id and e.queue_id = p_class.queue_id and e.class_id = p_class.class_id))
@@ -46,7 +46,8 @@ begin
   end if;
   v_profiles := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.anchors && p_class.anchors and not hwqueue.has_judged(p_class, p.classes_seen, p.classes_judged)
+    where p.shard_id = p_shard and p.judged_as is null and p.anchors && p_class.anchors
+      and not hwqueue.has_judged(p_class, p.classes_unseen, p.classes_seen, p_shard)
       and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard)
     limit v_most + 1);
   return case when exists (
@@ -58,11 +59,14 @@ begin
 end
 $$;
 
--- Whether who has judged all classes up to a mark, and these besides, has judged this one.
+-- Whether a profile, or a node, with this view of the classes has judged one. Nobody judges a class that is no candidate yet (in_force).
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.has_judged(p_class hwqueue.placement_class, p_seen xid8, p_judged bigint[]) returns boolean
+create or replace function hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
 language sql stable
-as $$ select hwqueue.valid_mark(p_seen) > p_class.created_xid or p_class.class_id = any (p_judged) $$;
+as $$
+  select not hwqueue.is_unseen(p_class.created_xid, p_unseen, hwqueue.valid_mark(p_next_xid)) and not p_class.waits
+    and (p_class.terms = '[]' or hwqueue.in_force(p_class.terms, p_shard))
+$$;
 
 -- Whether a live node of a profile is large enough.
 -- Locks: none. Raises: nothing. Idempotent: yes.

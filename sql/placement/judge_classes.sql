@@ -1,10 +1,11 @@
 -- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes, resources or trust domains, that
 -- the node has not), and remembers which are eligible. A spawn of a new class tells nobody and waits for nobody (judge_batch.sql).
 -- Returns in extra what could not be remembered, because another session is judging for the profile at this moment, as
--- [{"class_id", "affinity"}]; and whether there may be more to judge.
+-- [{"class_id", "affinity"}]; whether there may be more to
+-- judge; and, if it has looked for any, whether terms wait to be in force.
 -- Locks: node_state is held by the caller; the profile row, skip locked.
 create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int,
-                                                 out extra jsonb, out more boolean)
+                                                 out extra jsonb, out more boolean, out awaits boolean)
 language plpgsql volatile
 as $$
 declare
@@ -16,12 +17,14 @@ declare
 begin
   extra := '[]'::jsonb;
   more := false;
+  awaits := false;
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   -- mostly there is nothing: one question for both
   if not hwqueue.has_new_classes(least(hwqueue.valid_mark(v_profile.classes_seen), hwqueue.valid_mark(p_state.classes_seen)),
                                  v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
     return;
   end if;
+  awaits := hwqueue.terms_pending(p_shard);
   -- read again: current_generation has reset what was seen since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
   if hwqueue.has_new_classes(hwqueue.valid_mark(v_state.classes_seen), v_state.classes_unseen, p_shard) then

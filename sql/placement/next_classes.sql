@@ -47,8 +47,10 @@ end
 $$;
 
 -- The next classes to judge, of those that hang on one of the anchors, and what has been judged once they are.
+-- A class that is no candidate yet (in_force) is passed over: it gets a new created_xid when it becomes one.
 -- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended, or of the caller's. The caller's own
--- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others.
+-- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others. Those that it made candidates
+-- (is_woken) may be older than the last one judged, and are judged again.
 -- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
 create or replace function hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
                                                 out batch bigint[], out judged hwqueue.judged, out more boolean)
@@ -76,6 +78,7 @@ begin
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
+            and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
@@ -83,11 +86,14 @@ begin
          where c.shard_id = p_shard
            and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
+           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-         where c.shard_id = p_shard and c.created_xid = v_own and c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end
+         where c.shard_id = p_shard and c.created_xid = v_own
+           and (c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
+           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
          order by c.class_id limit p_limit)
       ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;

@@ -7,24 +7,29 @@ language plpgsql volatile
 as $$
 begin
   delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = any (p_class_ids);
-  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self)
-  select p_shard, c.class_id, t.term_id, t.use, r.most, (c.terms #>> array[r.index, 'self'])::boolean
+  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self, lease_id)
+  select p_shard, c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most, (s.value -> 'self')::boolean,
+         case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
   from hwqueue.placement_class c
-  cross join lateral (
-    select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
-    union all
-    select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
-    where not e.value ?| array['targets', 'when', 'tally']
-  ) r
+  cross join lateral jsonb_array_elements(c.terms) with ordinality s
   cross join lateral (  -- fenced: by digest, not all terms for each class
-    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (c.terms #>> array[r.index, 'digest'])::bigint offset 0) t
-  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
+    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (s.value ->> 'digest')::bigint offset 0) t
+  left join lateral (
+    select true as decides, r.most
+    from (
+      select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
+      union all
+      select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
+      where not e.value ?| array['targets', 'when', 'tally']
+    ) r
+    where r.index::bigint = s.ordinality - 1) d on true
+  where c.shard_id = p_shard and c.class_id = any (p_class_ids);
 end
 $$;
 
--- Those of these classes that may not run on a node now, by what has been counted there; others may be blocked as well, which a closer
--- look tells (enter_terms). Never one that may run: being with leases all of which are about to leave is left to that look.
--- Locks: none. Raises: nothing. Idempotent: yes. Three statements rather than a union, which costs as much again.
+-- Those of these classes that may not run on a node now, by what has been counted there and by where single leases run; others may be blocked
+-- as well, which a closer look tells (enter_terms). Never one that may run: being with leases all of which are about to leave is left to that look.
+-- Locks: none. Raises: nothing. Idempotent: yes. Statements of their own rather than a union, which costs as much again.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
 as $$
@@ -35,15 +40,15 @@ begin
     select unnest(r.classes)
     from (  -- many classes may have a term in common: it is asked about once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes)
+      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is null
       group by c.term_id, c.use, c.most, c.is_self) r
     cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
       select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
-      where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
-    where t.published_at is not null and p.place is not null and case r.use
+      where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
+    where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
         and ((select hwqueue.none_leaves(p_now, p_shard)) or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
@@ -53,15 +58,18 @@ begin
       when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end);
-  v_blocked := v_blocked || array(
-    select unnest(m.classes)
+  v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard) || array(
+    select unnest(case when t.target is null then m.classes else array(  -- a class that others use as well is tried
+             select c.class_id from hwqueue.placement_class c
+             where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end)
     from (
       select c.term_id, array_agg(c.class_id) as classes
       from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
-    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
+    cross join lateral (
+      select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
-    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0);
+    where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null);
   v_blocked := v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
   return case when cardinality(v_blocked) > 1 then array(select distinct unnest(v_blocked)) else v_blocked end;
 end

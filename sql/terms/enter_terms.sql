@@ -55,10 +55,10 @@ begin
 end
 $$;
 
--- Decides whether a lease may join what runs now, and counts it in. p_exact: by what nodes are now, not by what is remembered of
--- them (spread_reason). counted: what to write into its claim; reason: why it may not join, a reason code, or 'busy', 'unpublished' or
--- 'unlooked', which the next claim may find otherwise.
--- Locks: the caller holds node_state and the entry; gates, skip locked; term_count, skip locked. Raises: nothing. Idempotent: no.
+-- Decides whether a lease may join what runs now. p_exact: by what nodes are now, not by what is remembered of them (spread_reason).
+-- counted: what to write into its claim, and to count (add_counts) while the gates are held; reason: why it may not join, a reason code, or
+-- 'busy', 'unpublished' or 'unlooked', which the next claim may find otherwise.
+-- Locks: the caller holds node_state; gates, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamptz,
                                                p_shard int, out counted jsonb, out reason text)
 language plpgsql volatile
@@ -102,7 +102,6 @@ begin
   end if;
   if reason is null then
     counted := hwqueue.counted_terms(v_touched);
-    perform hwqueue.add_counts(counted, 1, p_shard);
   end if;
 end
 $$;

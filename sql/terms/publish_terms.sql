@@ -5,6 +5,8 @@
 --      finds nothing, every claim from now on knows the term.
 --   3. What runs and has not been counted is counted, and the term is published.
 -- With nobody else at work steps 2 and 3 are one call: two calls in all.
+-- A class some of whose terms are not in force is no candidate: nobody judges it (in_force), so it costs claims nothing however long that
+-- lasts. When its last term comes into force it gets a new created_xid: to everybody who judges classes it is new then.
 
 -- Brings on up to p_limit terms that are not published. pending: some are left. p_holds: whether running claims may be held to count them, until
 -- the caller's transaction ends. Claims leave that to reap, since their transaction may stay open while other nodes want to settle; but
@@ -43,6 +45,7 @@ begin
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      perform hwqueue.admit_classes(v_term.digest, p_shard);
       perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
@@ -79,7 +82,11 @@ begin
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;
     perform hwqueue.write_rules(v_classes, p_shard);
-    update hwqueue.placement_class c set terms_written = true where c.shard_id = p_shard and c.class_id = any (v_classes);
+    update hwqueue.placement_class c
+    set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
+        -- for who judged it while a term of it was being published
+        created_xid = case when hwqueue.in_force(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
+    where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
   return cardinality(v_classes);
 end

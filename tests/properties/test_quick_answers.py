@@ -26,6 +26,8 @@ SEED = int(os.environ.get("HWQUEUE_STORM_SEED", "0"))
 STEPS = int(os.environ.get("HWQUEUE_QUICK_STEPS", "250"))
 SSD = {"label": "disk", "op": "in", "values": ["ssd"]}
 _Y = {"leases": {"labels": {"app": "y"}}}
+# Leases that others ask for by id.
+NAMED = [str(uuid5(IDS, f"quick-named-{n}")) for n in range(6)]
 PLACEMENTS: list[dict[str, Any]] = [
     {"require": [_Y | {"domain": "rack", "away": True}]},
     {"require": [_Y | {"domain": "label:zone"}]},
@@ -52,6 +54,8 @@ PLACEMENTS: list[dict[str, Any]] = [
         ],
     },
     {},
+    *({"require": [{"lease": named, "domain": "rack"}]} for named in NAMED[:3]),
+    *({"require": [{"lease": named, "domain": "label:zone", "away": True}]} for named in NAMED[3:]),
 ]
 NODES = 8
 _COMPARED = """
@@ -189,6 +193,8 @@ def test_it_agrees(conn: psycopg.Connection, dsn: str, seed: int) -> None:
     """A reason that is remembered is the reason that is found."""
     choose, clock, seen = Random(seed), install_clock(conn), Counter[Any]()
     Direct(conn).create_queue(QUEUE, {"claim_timeout": 30, "notify": False})
+    for named in NAMED:
+        Direct(conn).spawn(QUEUE, {"lease_id": named})
     halves = [Half(dsn, number, choose, clock) for number in range(2)]
     try:
         for step in range(STEPS):

@@ -1,0 +1,49 @@
+-- One try: the best entries of these classes that can be had. No places: there are none, or the class of the best one, blocked, may not run
+-- here now, for that reason.
+-- Locks: as take_entries. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node,
+  p_from hwqueue.scan_from, p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
+  out places tid[], out score double precision, out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text)
+language plpgsql volatile
+as $$
+declare
+  v_lane record;
+  v_limit int;
+  v_sees boolean;
+  v_depth int;
+  v_positions bigint[];
+  v_seen bigint[];
+  v_taken record;
+  v_after_tier smallint;
+  v_after_rank bigint;
+begin
+  places := '{}';
+  while places = '{}' and blocked is null loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
+    exit when v_lane.classes is null;
+    score := v_lane.score;
+    v_limit := least(p_limit, v_lane.takes);
+    v_positions := v_lane.positions;
+    v_seen := v_lane.seen_classes;
+    v_sees := v_positions is not null and (v_lane.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
+    v_depth := case when v_sees then 0 else v_limit end;
+    loop
+      if v_depth > 0 then
+        select e.positions, e.classes into v_positions, v_seen
+        from hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, p_now, p_shard) e;
+      end if;
+      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, v_limit, p_node, p_now, p_shard);
+      exit when v_taken.places <> '{}' or v_taken.blocked is not null
+        or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
+      v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
+    end loop;
+    places := v_taken.places;
+    counted := v_taken.counted;
+    entry := v_taken.entry;
+    blocked := v_taken.blocked;
+    reason := v_taken.reason;
+    v_after_tier := v_lane.tier;
+    v_after_rank := v_lane.rank;
+  end loop;
+end
+$$;

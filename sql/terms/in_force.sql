@@ -1,0 +1,114 @@
+-- Which classes are candidates of claims, as far as their terms decide that: those whose terms are all in force (publish_terms), and that do not wait
+-- for a lease which has not started yet. The others are not judged, and so are in nobody's list of what may run.
+
+-- Whether all of a class's terms are in force.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.in_force(p_terms jsonb, p_shard int) returns boolean
+language sql stable
+as $$
+  select not exists (
+    select 1 from jsonb_array_elements(p_terms) s
+    where not exists (
+      select 1 from hwqueue.term t
+      where t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
+$$;
+
+-- Makes the classes that a term was the last to hold up candidates: they are new to everybody who judges.
+-- Locks: the caller holds the shard's row; class rows, skip locked: those are being woken. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.admit_classes(p_digest bigint, p_shard int) returns void
+language plpgsql volatile set enable_bitmapscan = on
+as $$
+begin
+  update hwqueue.placement_class c
+  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c, p_shard)
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
+    for no key update skip locked)) and hwqueue.in_force(c.terms, p_shard);
+end
+$$;
+
+-- Whether a class must be with a lease that neither runs nor has succeeded: until it starts no node may run the class, but for nodes outside
+-- the domain that the class lets pass.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int) returns boolean
+language sql stable
+as $$
+  select exists (
+    select 1 from jsonb_array_elements(p_class.required) e
+    cross join lateral (
+      select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
+    where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
+      and not exists (select 1 from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = t.lease_id)
+      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = t.lease_id and l.state = 'completed'))
+$$;
+
+-- A lease starts: classes that waited for it are candidates from when the caller's transaction commits. Those that another session holds are
+-- found by wake_missed.
+-- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.wake_classes(p_lease uuid, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id from hwqueue.class_rule r
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
+    where r.shard_id = p_shard and r.lease_id = p_lease and k.waits
+    for no key update of k skip locked));
+end
+$$;
+
+-- Makes classes candidates that still wait for leases that have started: such a lease was adopted, or started while the class was written.
+-- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.wake_missed(p_limit int, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id
+    from (select x.* from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit) w
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
+    where not hwqueue.waits_for_start(k, p_shard)
+    for no key update of k skip locked));
+end
+$$;
+
+-- Whether terms wait to be in force.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.terms_pending(p_shard int) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+    or exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 1);
+end
+$$;
+
+-- Takes a step for new terms, if a step is due: a claim does so first, on a node that has met one (node_state.awaits_terms). It is not due
+-- while the oldest of them wait for transactions that are open. Returns whether any term is left.
+-- Locks: node_state is held by the caller; as publish_terms. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.bring_terms(p_node uuid, p_now timestamptz, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+begin
+  if not hwqueue.terms_pending(p_shard) then
+    update hwqueue.node_state s set awaits_terms = false where s.shard_id = p_shard and s.node_id = p_node;
+    return false;
+  end if;
+  if exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+    or exists (
+      select 1 from (
+        select t.barrier from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
+      where t.barrier is null or hwqueue.alone_below(t.barrier)) then
+    perform hwqueue.publish_terms(2, false, p_now, p_shard);
+  end if;
+  return true;
+end
+$$;

@@ -1,0 +1,304 @@
+"""Classes that cannot run yet are no candidates; tries are bounded; a claim is one xid."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from hwqueue.testing import install_clock
+from tests.direct import Direct, Row
+from tests.patience import looks
+from tests.plans.explain import explained
+from tests.races.cluster import QUEUE, SHORT
+from tests.races.interleave import interleave
+from tests.races.terms import (
+    OTHER,
+    RACK,
+    away,
+    broken,
+    ids,
+    lease,
+    leases,
+    never,
+    place,
+    publish,
+    queues,
+    spread,
+    unpublished,
+)
+
+Node = tuple[UUID, int]
+ATTEMPTS = 5  # of a claim whose transaction ids are counted: other sessions draw some, too
+TRIED = 16  # classes that a claim tries at most
+NOT_NOW: dict[str, Any] = {"delay": 3600}
+
+
+def dependents(direct: Direct, count: int) -> list[UUID]:
+    """Leases that must be with as many that are due in an hour; the latter."""
+    waiting = [direct.spawn(QUEUE, NOT_NOW)["lease_id"] for _ in range(count)]
+    for one in waiting:
+        direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(one), "domain": RACK}]}})
+    return waiting
+
+
+def groups(direct: Direct, count: int) -> None:
+    """As many leases that keep away from their own kind."""
+    for number in range(count):
+        direct.spawn(QUEUE, lease(f"g{number}", away(f"g{number}")))
+
+
+def either(number: int, app: str) -> Row:
+    """A lease of a class of its own that only a close look decides: away from app, or nowhere."""
+    nowhere = [{"label": "zone", "op": "in", "values": ["none"]}]
+    require = [{"any": [[leases(app, away=True)], nowhere]}]
+    return lease(f"e{number}", {"require": require})
+
+
+def drawn(conn: psycopg.Connection[Any]) -> int:
+    """The next transaction id."""
+    row = conn.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def xids(conn: psycopg.Connection[Any], claim: Callable[[], list[Row]], count: int = 1) -> int:
+    """The fewest transaction ids that went by while a claim was granted its leases."""
+    fewest = []
+    for _ in range(ATTEMPTS):
+        before = drawn(conn)
+        assert len(claim()) == count
+        fewest.append(drawn(conn) - before)
+    return min(fewest)
+
+
+def statements(direct: Direct, node: Node) -> int:
+    """How many statements a claim of one lease runs, when nothing is new to the node."""
+    with explained(direct.conn) as work:
+        assert len(direct.claim(QUEUE, *node)) == 1
+    return len(work.plans)
+
+
+@contextmanager
+def idle_writer(dsn: str) -> Iterator[None]:
+    """A session that has written something, and stays open until the end of the block."""
+    with psycopg.connect(dsn) as idle:
+        idle.execute("select pg_current_xact_id()")
+        yield
+        idle.rollback()
+
+
+def test_leases_that_wait_for_another_one_to_start_are_not_tried(
+    conn: psycopg.Connection,
+) -> None:
+    """A claim of something else costs the same with 5 as with 40 of them, and one xid."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node, done = place(conn, 1, 1), []
+    for count in (5, 35):
+        dependents(direct, count)
+        publish(direct)
+        for _ in range(40):
+            direct.spawn(QUEUE)
+        for _ in range(12):
+            assert len(direct.claim(QUEUE, *node)) == 1
+        done.append(min(statements(direct, node) for _ in range(3)))
+        assert xids(conn, lambda: direct.claim(QUEUE, *node)) == 1
+    assert done[1] <= done[0] + 5
+
+
+def test_new_groups_are_not_tried_while_a_writer_idles(conn: psycopg.Connection, dsn: str) -> None:
+    """A claim of something else costs the same with 5 as with 40 of them, and one xid."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node, done = place(conn, 1, 1), []
+    direct.spawn(QUEUE)
+    assert len(direct.claim(QUEUE, *node)) == 1
+    with idle_writer(dsn):
+        for count in (5, 40):
+            groups(direct, count)
+            for _ in range(3):
+                direct.reap()
+            for _ in range(70):
+                direct.spawn(QUEUE)
+            for _ in range(50):
+                assert len(direct.claim(QUEUE, *node)) == 1
+            done.append(min(statements(direct, node) for _ in range(3)))
+            assert xids(conn, lambda: direct.claim(QUEUE, *node)) == 1
+        assert unpublished(conn) > 0
+    assert done[1] <= done[0] + 5
+
+
+ONE_BY_ONE = {
+    "max_per_domain": spread("web", max_per_domain=1000),
+    "a preference": {"prefer": [{"weight": 100, "when": {"tags": {"zone": "9"}}}]},
+}
+
+
+@pytest.mark.parametrize("which", ONE_BY_ONE)
+def test_a_claim_of_many_has_no_subtransactions(conn: psycopg.Connection, which: str) -> None:
+    """More than 64 of them would make every snapshot on the server slower until it ends."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"patience": 0})
+    node = place(conn, 1, 1)
+    place(conn, 2, 9)
+    for _ in range(100):
+        direct.spawn(QUEUE, lease("web", ONE_BY_ONE[which]) | {"patience": 0.001})
+    publish(direct)
+    with conn.transaction():
+        before = drawn(conn)
+        assert len(direct.claim(QUEUE, *node, qty=100)) == 100
+        if conn.info.server_version >= 160000:
+            counted = conn.execute(
+                "select (pg_stat_get_backend_subxact(b)).*"
+                " from pg_stat_get_backend_idset() b"
+                " where pg_stat_get_backend_pid(b) = pg_backend_pid()"
+            ).fetchone()
+            assert counted == (0, False)
+        assert drawn(conn) - before < 64  # other sessions draw some
+
+
+def test_tries_are_bounded_and_take_turns(conn: psycopg.Connection) -> None:
+    """Of forty classes that only a close look decides a claim tries a few, later ones the others.
+
+    What need not be checked is granted meanwhile; the one that may run has its turn before long.
+    """
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    direct.spawn(OTHER, lease("busy"))
+    assert len(direct.claim(OTHER, *node)) == 1
+    for number in range(40):
+        direct.spawn(QUEUE, either(number, "busy"))
+    wanted = direct.spawn(QUEUE, either(40, "nobody"))["lease_id"]
+    publish(direct)
+    plain = {direct.spawn(QUEUE)["lease_id"] for _ in range(60)}
+    granted: list[UUID] = []
+    for _ in range(41 // (TRIED // 2) + 4):
+        with explained(conn) as work:
+            granted += ids(direct.claim(QUEUE, *node))
+        tried = [plan for plan in work.plans if "true as decides, (s.value" in plan["Query Text"]]
+        assert len(tried) <= TRIED
+    assert wanted in granted
+    assert len(granted) == 41 // (TRIED // 2) + 4
+    assert set(granted) - {wanted} <= plain
+    assert broken(conn) == []
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_lease_is_a_candidate_when_the_one_it_must_be_with_starts(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """In the next claim after that start is committed; if it is undone, after the next start."""
+    direct = Direct(conn)
+    queues(direct)
+    beside, elsewhere, starter = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 1)
+    first = direct.spawn(QUEUE)["lease_id"]
+    asked = {"require": [{"lease": str(first), "domain": RACK}]}
+    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    publish(direct)
+    never(direct, beside)
+    with interleave(dsn, SHORT) as actor:
+        one = actor()
+        one.begin()
+        assert ids(one.direct.claim(QUEUE, *starter)) == [first]
+        never(direct, beside)
+        one.commit() if first_commits else one.rollback()
+        if not first_commits:
+            never(direct, beside)
+            assert ids(direct.claim(QUEUE, *starter)) == [first]
+        assert direct.claim(OTHER, *elsewhere) == []
+        assert ids(direct.claim(OTHER, *beside)) == [second]
+    assert broken(conn) == []
+
+
+def test_a_start_that_is_missed_is_found_by_reap(conn: psycopg.Connection, dsn: str) -> None:
+    """The class is held while the lease starts, which does not wait for it."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    queues(direct)
+    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
+    first = direct.spawn(QUEUE)["lease_id"]
+    asked = {"require": [{"lease": str(first), "domain": RACK}]}
+    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    publish(direct)
+    with interleave(dsn, SHORT) as actor:
+        holder = actor()
+        holder.begin()
+        holder.conn.execute("select from hwqueue.placement_class for no key update")
+        assert ids(direct.claim(QUEUE, *starter)) == [first]
+        holder.rollback()
+    assert direct.claim(OTHER, *beside) == []
+    clock.advance(timedelta(seconds=11))
+    direct.reap()
+    assert ids(direct.claim(OTHER, *beside)) == [second]
+
+
+def test_a_lease_that_succeeded_holds_up_nobody(conn: psycopg.Connection) -> None:
+    """Who is spawned later and must be where it ran is a candidate at once."""
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    first = direct.spawn(QUEUE)["lease_id"]
+    [claim] = direct.claim(QUEUE, *node)
+    direct.complete(first, claim["claim_token"])
+    asked = {"require": [{"lease": str(first), "domain": RACK}]}
+    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    publish(direct)
+    assert ids(direct.claim(OTHER, *node)) == [second]
+
+
+def test_a_class_that_was_judged_while_its_term_was_published(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Who judged it before that was committed finds it afterwards."""
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        publisher = actor()
+        for _ in looks():
+            publisher.begin()
+            publisher.direct.reap()
+            if unpublished(publisher.conn) == 0:
+                break
+            publisher.commit()
+        assert direct.claim(OTHER, *node) == []
+        publisher.commit()
+        assert ids(direct.claim(OTHER, *node)) == [held]
+
+
+def test_a_claim_takes_a_step_for_terms_whatever_it_grants(conn: psycopg.Connection) -> None:
+    """Nobody reaps, and something else is always granted: a new term comes into force."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    held = direct.spawn(QUEUE, lease("db", away("web")) | {"priority": 5})["lease_id"]
+    granted: list[UUID] = []
+    for _ in looks():
+        direct.spawn(QUEUE)
+        granted = ids(direct.claim(QUEUE, *node))
+        if granted == [held]:
+            break
+    assert granted == [held]
+
+
+def test_a_named_lease_is_not_taken_for_another_of_its_class(conn: psycopg.Connection) -> None:
+    """What is decided for the lease that a term names does not hold for others of its class."""
+    direct = Direct(conn)
+    queues(direct)
+    node, other = place(conn, 1, 1), place(conn, 2, 1)
+    named = str(uuid4())
+    first = direct.spawn(QUEUE)["lease_id"]
+    direct.spawn(QUEUE, {"lease_id": named})
+    asked = {"require": [{"lease": named, "domain": RACK, "away": True}]}
+    keeps_away = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    publish(direct)
+    assert ids(direct.claim(OTHER, *other)) == [keeps_away]
+    assert ids(direct.claim(QUEUE, *node)) == [first]
+    assert direct.claim(QUEUE, *node) == []
+    assert broken(conn) == []
