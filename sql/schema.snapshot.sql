@@ -2,33 +2,6 @@
 
 CREATE SCHEMA hwqueue;
 
-CREATE TABLE hwqueue.ready (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    eligible_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
-
-CREATE TYPE hwqueue.first_entered AS (
-	kept tid[],
-	counted jsonb,
-	blocked bigint[],
-	is_new boolean,
-	unlooked bigint,
-	is_open boolean,
-	entry hwqueue.ready
-);
-
 CREATE TYPE hwqueue.headroom AS (
 	cpu_milli bigint,
 	memory_mib bigint,
@@ -53,6 +26,23 @@ CREATE TYPE hwqueue.judged AS (
 	xid xid8,
 	class_id bigint
 );
+
+CREATE TABLE hwqueue.ready (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    eligible_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
 CREATE TYPE hwqueue.picked AS (
 	places tid[],
@@ -138,6 +128,8 @@ CREATE TABLE hwqueue.placement_class (
     trusts text[] DEFAULT '{}'::text[] NOT NULL,
     cpu_isolation text,
     gpu_exclusivity text,
+    waits boolean DEFAULT false NOT NULL,
+    is_woken boolean DEFAULT false NOT NULL,
     cost integer DEFAULT 1 NOT NULL,
     CONSTRAINT placement_class_cost_check CHECK ((cost > 0)),
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
@@ -167,6 +159,10 @@ COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim looks again';
 
 COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: whatever the node''s default is. Likewise gpu_exclusivity';
+
+COMMENT ON COLUMN hwqueue.placement_class.waits IS 'it must be with a lease that has not started yet: nobody judges it before that';
+
+COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the transaction that made it a candidate, not of the one that wrote it';
 
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
@@ -264,6 +260,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    AS $$
+begin
+  update hwqueue.placement_class c
+  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c, p_shard)
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
+    for no key update skip locked)) and hwqueue.in_force(c.terms, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -315,7 +325,7 @@ begin
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted,
     v_state.login);
-  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.wake_classes(v_lease.lease_id, p_shard), hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;
@@ -482,6 +492,8 @@ CREATE TABLE hwqueue.node_state (
     server_started_at timestamp with time zone,
     meets_blocked boolean DEFAULT false NOT NULL,
     moved_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    tried_class bigint DEFAULT 0 NOT NULL,
+    awaits_terms boolean DEFAULT false NOT NULL,
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
     judged_xid xid8,
     judged_class bigint,
@@ -505,6 +517,10 @@ COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the
 COMMENT ON COLUMN hwqueue.node_state.meets_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
 
 COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
+
+COMMENT ON COLUMN hwqueue.node_state.tried_class IS 'the class that its last claim tried when it gave up; the next such claim begins behind it';
+
+COMMENT ON COLUMN hwqueue.node_state.awaits_terms IS 'its claims take a step for terms that wait to be in force, as long as there are any';
 
 COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generation was read';
 
@@ -532,11 +548,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_after bigint;
+  v_open bigint[];
+  v_turn bigint[];
+begin
+  v_after := (select s.tried_class from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
+  v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked)) order by k <= v_after, k);
+  v_turn := array(
+    select k.class_id from unnest(v_open) with ordinality k(class_id, n)
+    cross join lateral (
+      select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = k.class_id order by r.tier, r.rank, r.position limit 1) h
+    order by k.n limit 8);
+  if v_turn <> '{}' then
+    update hwqueue.node_state s set tried_class = v_turn[cardinality(v_turn)] where s.shard_id = p_shard and s.node_id = p_node;
+  end if;
+  return array(select k from unnest(v_open) k where k <> all (v_turn));
+end
+$$;
+
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE sql STABLE
     AS $$
   select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_nodes(p_class, p_node.node_id, p_shard) u
+  from hwqueue.unserving_node(p_class, p_node.node_id, p_shard) u
   union all
   select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
                                          p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
@@ -863,6 +901,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.before_checked(p_places tid[], p_checked bigint[]) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_first bigint;
+begin
+  if p_checked <> '{}' and p_places <> '{}' then
+    select p.n into v_first from unnest(p_places) with ordinality p(place, n)
+    cross join lateral (select r.class_id from hwqueue.ready r where r.ctid = p.place) e
+    where cardinality(p_checked) > 200 or e.class_id = any (p_checked) order by p.n limit 1;
+  end if;
+  return case when v_first is null then p_places else p_places[1 : v_first - 1] end;
+end
+$$;
+
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -967,6 +1020,35 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return array(
+    select unnest(r.classes)
+    from (
+      select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
+      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is not null
+      group by c.term_id, c.use, c.lease_id) r
+    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
+    cross join lateral (
+      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
+    left join lateral (
+      select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
+      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = r.lease_id offset 0) runs on true
+    left join lateral (
+      select l.node_id from hwqueue.lease l
+      where runs.node_id is null and l.shard_id = p_shard and l.lease_id = r.lease_id and l.state = 'completed' offset 0) ran on true
+    left join lateral (
+      select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
+      from hwqueue.node n where n.shard_id = p_shard and n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true
+    where t.published_at is null or p.place is not null and case r.use
+      when 'toward' then (there.place = p.place and coalesce(runs.stays, true)) is not true
+      when 'away' then runs.node_id is not null and there.place = p.place
+      end);
+end
+$$;
+
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -977,15 +1059,15 @@ begin
     select unnest(r.classes)
     from (  -- many classes may have a term in common: it is asked about once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes)
+      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is null
       group by c.term_id, c.use, c.most, c.is_self) r
     cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
       select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
-      where k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
-    where t.published_at is not null and p.place is not null and case r.use
+      where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
+    where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
         and ((select hwqueue.none_leaves(p_now, p_shard)) or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
@@ -995,15 +1077,18 @@ begin
       when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end);
-  v_blocked := v_blocked || array(
-    select unnest(m.classes)
+  v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard) || array(
+    select unnest(case when t.target is null then m.classes else array(  -- a class that others use as well is tried
+             select c.class_id from hwqueue.placement_class c
+             where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end)
     from (
       select c.term_id, array_agg(c.class_id) as classes
       from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
-    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
+    cross join lateral (
+      select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
-    where t.use = 'away' and t.spec #> '{all,0,lease}' is null and n.holders > 0);
+    where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null);
   v_blocked := v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
   return case when cardinality(v_blocked) > 1 then array(select distinct unnest(v_blocked)) else v_blocked end;
 end
@@ -1027,6 +1112,27 @@ CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jso
     when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
     when 'spread' then hwqueue.spread_words(p_predicate)
     else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end, 300), '[[:cntrl:]]+', ' ', 'g')
+$$;
+
+CREATE FUNCTION hwqueue.bring_terms(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if not hwqueue.terms_pending(p_shard) then
+    update hwqueue.node_state s set awaits_terms = false where s.shard_id = p_shard and s.node_id = p_node;
+    return false;
+  end if;
+  if exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+    or exists (
+      select 1 from (
+        select t.barrier from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
+      where t.barrier is null or hwqueue.alone_below(t.barrier)) then
+    perform hwqueue.publish_terms(2, false, p_now, p_shard);
+  end if;
+  return true;
+end
 $$;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
@@ -2008,6 +2114,7 @@ begin
                     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then v_state.generation
                   else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
+  v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
   select q.* into v_front
   from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen,
                              v_state.classes_unseen, v_now, p_shard) q;
@@ -3001,6 +3108,46 @@ CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timest
   from jsonb_array_elements(p_taints) with ordinality t
 $$;
 
+CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT counted jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_waits record;
+  v_lease uuid := p_lease;
+  v_entered record;
+begin
+  tier := p_tier;
+  rank := p_rank;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, p_now, p_shard);
+  if not v_waits.is_known then
+    perform hwqueue.look_around(p_class_id, p_now, p_shard);
+  end if;
+  if v_waits.wait > '0' then
+    since := p_now - v_waits.wait;
+    if p_eligible_at > since then
+      select x.tier, x.rank, x.lease_id into tier, rank, v_lease from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
+      if v_lease is null then
+        reason := 'waits';
+        return;
+      end if;
+    end if;
+  end if;
+  v_entered := hwqueue.enter_terms(v_class, v_lease, p_node, false, p_now, p_shard);
+  if v_entered.reason = 'unlooked' then  -- what is remembered of the fleet does not tell
+    perform hwqueue.look_around(p_class_id, p_now, p_shard);
+    v_entered := hwqueue.enter_terms(v_class, v_lease, p_node, true, p_now, p_shard);
+  end if;
+  reason := v_entered.reason;
+  counted := v_entered.counted;
+  is_named := v_class.target is not null or hwqueue.names_lease(p_class_id, p_shard);
+  if is_named then
+    only_lease := v_lease;  -- what was decided holds for this lease of the class, not for others
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -3407,57 +3554,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.first_entered
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_class hwqueue.placement_class;
-  v_entry hwqueue.ready;
-  v_entered record;
-  v_wait interval;
-  v_place tid;
-  v_first hwqueue.first_entered;
-begin
-  v_first.blocked := '{}';
-  v_first.is_new := false;
-  v_first.kept := '{}';
-  for v_index in 1 .. cardinality(p_places) loop
-    select r.* into v_entry from hwqueue.ready r where r.ctid = p_places[v_index];
-    if cardinality(p_checked) > 200 or v_entry.class_id = any (p_checked) then
-      exit when v_index > 1;
-      v_node := hwqueue.read_node(p_node, p_shard);
-      -- who asks is alive: where leases may spread to is a matter of live nodes
-      update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
-      where s.shard_id = p_shard and s.node_id = p_node and s.seen_at + v_node.heartbeat_timeout <= p_now;
-      select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_entry.class_id;
-      v_place := p_places[1];
-      select w.wait, case when not w.is_known then v_entry.class_id end into v_wait, v_first.unlooked
-      from hwqueue.waits_for(v_class, v_node, v_entry.eligible_at, p_now, p_shard) w;
-      if v_entry.eligible_at + v_wait > p_now then
-        select w.place, w.lease_id into v_place, v_entry.lease_id
-        from hwqueue.lock_patient(v_entry.class_id, v_entry.tier, v_entry.rank, p_now - v_wait, p_now, p_shard) w;
-      end if;
-      if v_place is not null then
-        v_entered := hwqueue.enter_terms(v_class, v_entry.lease_id, v_node, p_exact, p_now, p_shard);
-        v_first.counted := v_entered.counted;
-        if v_entered.reason is null then
-          v_first.kept := array[v_place];
-          return v_first;
-        end if;
-        v_first.is_new := v_entered.reason = 'unpublished';
-        v_first.is_open := v_entered.reason = 'unlooked';
-        v_first.unlooked := case when v_first.is_open then v_entry.class_id else v_first.unlooked end;
-      end if;
-      v_first.blocked := array[v_entry.class_id];
-      return v_first;
-    end if;
-    v_first.kept := v_first.kept || p_places[v_index];
-  end loop;
-  return v_first;
-end
-$$;
-
 CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -3500,7 +3596,6 @@ begin
   end if;
   if reason is null then
     counted := hwqueue.counted_terms(v_touched);
-    perform hwqueue.add_counts(counted, 1, p_shard);
   end if;
 end
 $$;
@@ -4554,7 +4649,7 @@ begin
     union all
     select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
     union all
-    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, null, p_shard) u
+    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, p_shard) u
     union all
     select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
 end
@@ -4894,9 +4989,12 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
 
-CREATE FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_seen xid8, p_judged bigint[]) RETURNS boolean
+CREATE FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
-    AS $$ select hwqueue.valid_mark(p_seen) > p_class.created_xid or p_class.class_id = any (p_judged) $$;
+    AS $$
+  select not hwqueue.is_unseen(p_class.created_xid, p_unseen, hwqueue.valid_mark(p_next_xid)) and not p_class.waits
+    and (p_class.terms = '[]' or hwqueue.in_force(p_class.terms, p_shard))
+$$;
 
 CREATE FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -4939,7 +5037,7 @@ begin
       from hwqueue.node n
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
-        and (not hwqueue.has_judged(p_class, s.classes_seen, s.classes_judged)
+        and (not hwqueue.has_judged(p_class, s.classes_unseen, s.classes_seen, p_shard)
              -- by all its attestations: some may have expired
              or exists (select 1 from hwqueue.node_eligibility e
                         where e.shard_id = p_shard and e.node_id = n.node_id and e.queue_id = p_class.queue_id and e.class_id = p_class.class_id))
@@ -4955,7 +5053,8 @@ begin
   end if;
   v_profiles := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.anchors && p_class.anchors and not hwqueue.has_judged(p_class, p.classes_seen, p.classes_judged)
+    where p.shard_id = p_shard and p.judged_as is null and p.anchors && p_class.anchors
+      and not hwqueue.has_judged(p_class, p.classes_unseen, p.classes_seen, p_shard)
       and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard)
     limit v_most + 1);
   return case when exists (
@@ -4982,8 +5081,11 @@ CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard in
 begin
   return (select c.class_id from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid >= p_seen order by c.created_xid limit 1) is not null
-      or (select c.class_id from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = any (p_unseen) limit 1) is not null;
+      or (select x.class_id from unnest(p_unseen) u(xid)
+          cross join lateral (
+            select c.class_id from hwqueue.placement_class c
+            where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
+          limit 1) is not null;
 end
 $$;
 
@@ -5210,6 +5312,16 @@ begin
     return next;
   end loop;
 end
+$$;
+
+CREATE FUNCTION hwqueue.in_force(p_terms jsonb, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select not exists (
+    select 1 from jsonb_array_elements(p_terms) s
+    where not exists (
+      select 1 from hwqueue.term t
+      where t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
 $$;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -5575,7 +5687,7 @@ CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select 5000 $$;
 
-CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean, OUT awaits boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5587,12 +5699,14 @@ declare
 begin
   extra := '[]'::jsonb;
   more := false;
+  awaits := false;
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   -- mostly there is nothing: one question for both
   if not hwqueue.has_new_classes(least(hwqueue.valid_mark(v_profile.classes_seen), hwqueue.valid_mark(p_state.classes_seen)),
                                  v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
     return;
   end if;
+  awaits := hwqueue.terms_pending(p_shard);
   -- read again: current_generation has reset what was seen since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
   if hwqueue.has_new_classes(hwqueue.valid_mark(v_state.classes_seen), v_state.classes_unseen, p_shard) then
@@ -6047,6 +6161,27 @@ CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS tex
   where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
 $$;
 
+CREATE FUNCTION hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+begin
+  select coalesce(array_agg(c.position), '{}'), coalesce(array_agg(c.class_id), '{}') into positions, classes
+  from (
+    select h.position, k.class_id
+    from unnest(p_classes) with ordinality k(class_id, ordinality)
+    cross join lateral (
+      select x.position from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
+      order by x.position limit p_limit
+    ) h
+    order by h.position limit p_limit
+  ) c;
+end
+$$;
+
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -6240,6 +6375,10 @@ begin
     where o.shard_id = p_shard and p_labels ? o.key and not o.is_mentioned order by o.key);
 end
 $$;
+
+CREATE FUNCTION hwqueue.letter_pairs(p_name text) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select array(select distinct substr(' ' || lower(p_name) || ' ', i, 2) from generate_series(1, length(p_name) + 1) i) $$;
 
 CREATE FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -6584,30 +6723,21 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.lock_patient(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT lease_id uuid) RETURNS record
+CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
-declare
-  v_head record;
-  v_tier smallint := p_tier;
-  v_rank bigint := p_rank;
 begin
-  for v_look in 1 .. 16 loop
-    select r.tier, r.rank, r.eligible_at into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (v_tier, v_rank)
-      and (r.deadline is null or r.deadline > p_now)
-    order by r.tier, r.rank, r.position limit 1;
-    exit when not found;
-    v_tier := v_head.tier;
-    v_rank := v_head.rank;
-    if v_head.eligible_at <= p_since then
-      select r.ctid, r.lease_id into place, lease_id from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = v_tier and r.rank = v_rank and r.eligible_at <= p_since
-        and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit 1 for update skip locked;
-      exit when place is not null;
-    end if;
-  end loop;
+  return array(
+    select r.ctid
+    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
+    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
+      select x.ctid as place from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position between f.position and f.position
+      order by x.position limit 1) h
+    join hwqueue.ready r on r.ctid = h.place
+    where (r.class_id = f.class_id) is true  -- not for an index: by its place
+    order by f.ordinal limit p_limit
+    for update of r skip locked);
 end
 $$;
 
@@ -6801,8 +6931,11 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
            and (
-             select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.created_xid = any (e.classes_unseen || p_classes_unseen) limit 1) is null
+             select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
+             cross join lateral (
+               select c.class_id from hwqueue.placement_class c
+               where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
+             limit 1) is null
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
@@ -7353,6 +7486,17 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
 
+CREATE FUNCTION hwqueue.names_lease(p_class_id bigint, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  perform 1 from hwqueue.class_term m
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+  where m.shard_id = p_shard and m.class_id = p_class_id and t.spec #> '{all,0,lease}' is not null limit 1;
+  return found;
+end
+$$;
+
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -7380,20 +7524,15 @@ $$;
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  with pair as (
-    select n.name, substr(n.text, i, 2) as pair
-    from (select x as name, ' ' || lower(x) || ' ' as text from unnest(p_names || p_name) x) n, generate_series(1, length(n.text) - 1) i
-    group by 1, 2
-  ), size as (
-    select p.name, count(*) as pairs from pair p group by p.name
+  with wanted as materialized (
+    select hwqueue.letter_pairs(p_name) as pairs
   )
-  select s.name
-  from size s
-  join size o on o.name = p_name
-  cross join lateral (
-    select 2.0 * count(*) / (s.pairs + o.pairs) as alike from pair p join pair m on m.name = p_name and m.pair = p.pair where p.name = s.name) a
-  where s.name <> p_name and a.alike >= 0.5
-  order by a.alike desc, s.name limit 1
+  select k.name
+  from (
+    select n.name, 2.0 * (select count(*) from unnest(o.pairs) p where p = any (w.pairs)) / (cardinality(o.pairs) + cardinality(w.pairs)) as alike
+    from wanted w cross join unnest(p_names[1:200]) n(name) cross join lateral (select hwqueue.letter_pairs(n.name) as pairs offset 0) o) k
+  where k.alike >= 0.5
+  order by k.alike desc, k.name limit 1
 $$;
 
 CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
@@ -7495,6 +7634,7 @@ begin
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
+            and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
@@ -7502,11 +7642,14 @@ begin
          where c.shard_id = p_shard
            and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
+           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-         where c.shard_id = p_shard and c.created_xid = v_own and c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end
+         where c.shard_id = p_shard and c.created_xid = v_own
+           and (c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
+           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
          order by c.class_id limit p_limit)
       ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;
@@ -8650,16 +8793,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_meets boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_state.meets_blocked <> p_meets then
-    update hwqueue.node_state s set meets_blocked = p_meets where s.shard_id = p_shard and s.node_id = p_state.node_id;
-  end if;
-end
-$$;
-
 CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8747,6 +8880,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.terms_pending(p_shard);
+begin
+  if (p_state.meets_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
+    update hwqueue.node_state s set meets_blocked = p_blocked, awaits_terms = v_awaits
+    where s.shard_id = p_shard and s.node_id = p_state.node_id;
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8777,6 +8923,7 @@ $$;
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
+    SET enable_indexscan TO 'off'
     AS $$
 begin
   perform 1 from hwqueue.term t where t.shard_id = p_shard limit 1;
@@ -9431,7 +9578,7 @@ begin
     message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'served' then
     code := 'no_handler';
-    message := (select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_node.node_id, p_class.shard_id) u where p_tells);
+    message := (select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_node(p_class, p_node.node_id, p_class.shard_id) u where p_tells);
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
     message := case when p_tells then
@@ -9460,6 +9607,30 @@ CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) 
   from (select x.*, sum(x.used) over p as parts_used, count(*) filter (where x.used = 0) over p as parts_free
         from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used, ordinality) window p as (partition by x.parent)) d
   left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
+$$;
+
+CREATE FUNCTION hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_head record;
+begin
+  tier := p_tier;
+  rank := p_rank;
+  for v_look in 1 .. 16 loop
+    select r.tier, r.rank, r.eligible_at, r.lease_id into v_head from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (patient_rank.tier, patient_rank.rank)
+      and (r.deadline is null or r.deadline > p_now)
+    order by r.tier, r.rank, r.position limit 1;
+    exit when not found;
+    tier := v_head.tier;
+    rank := v_head.rank;
+    if v_head.eligible_at <= p_since then
+      lease_id := v_head.lease_id;
+      return;
+    end if;
+  end loop;
+end
 $$;
 
 CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
@@ -9517,7 +9688,7 @@ begin
   elsif v_matching = 0 and p_fleet ->> 'serving' = '0' and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
     code := 'no_handler';
     permanent := true;
-    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue)
+    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue, true)
                  from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
     -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
@@ -9627,7 +9798,7 @@ begin
       k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and cardinality(v_ids) > 0 then
-        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue) else '' end end) h
+        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
     order by k.turn;
 end
 $$;
@@ -9643,7 +9814,7 @@ CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard 
   order by e.ordinality limit 1
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
@@ -9657,7 +9828,8 @@ declare
   v_fit record;
   v_policy record;
   v_taken record;
-  v_is_new boolean := p_is_new;
+  v_is_new boolean := false;
+  v_awaits boolean := false;
   v_published int;
   v_moved boolean;
 begin
@@ -9666,6 +9838,11 @@ begin
   v_picked.is_plain := false;
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
     return v_picked;
+  end if;
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    -- who asks is alive: where leases may spread to is a matter of live nodes
+    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
+    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
   end if;
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
@@ -9695,6 +9872,8 @@ begin
     end if;
     v_published := 0;
     v_moved := false;
+    v_awaits := v_awaits or v_judged.awaits;
+    v_is_new := v_is_new or v_awaits and not p_state.awaits_terms;
     if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
       if v_picked.entry is null then
         v_picked.entry := hwqueue.delete_only(v_picked.places);  -- out of the way: the step may move entries (give_target)
@@ -9710,7 +9889,7 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
+  perform hwqueue.note_met(p_state, v_without <> '{}', v_awaits, p_shard);
   return v_picked;
 end
 $$;
@@ -9721,39 +9900,34 @@ CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.n
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
   v_without bigint[] := '{}';
+  v_blocked bigint[] := '{}';
   v_checked bigint[];
-  v_first hwqueue.first_entered;
   v_picked hwqueue.picked;
 begin
   v_picked.score := 0;
   if p_is_plain then
     v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-    if p_state.meets_blocked and cardinality(v_checked) between 1 and 200 then  -- more are asked about in pick_leases
-      v_without := hwqueue.blocked_classes(v_checked, hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
+    if cardinality(v_checked) between 1 and 200 then  -- more are asked about in pick_leases
+      v_without := hwqueue.without_entries(p_state.profile_id, v_checked, p_queue_ids[1], p_shard);
+      if p_state.meets_blocked and cardinality(v_without) < cardinality(v_checked) then
+        v_blocked := hwqueue.blocked_classes(array(select c from unnest(v_checked) c where c <> all (v_without)),
+                                             hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
+        v_without := v_without || v_blocked;
+      end if;
     end if;
     if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
       v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
                                             v_without, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-      if v_picked.places <> '{}' and v_checked <> '{}' then
-        v_first := hwqueue.enter_first(v_picked.places, v_checked, p_state.node_id, true, p_now, p_shard);
-        v_picked.places := v_first.kept;
-      end if;
-    elsif cardinality(v_checked) <= 200 or not p_state.meets_blocked then
-      v_first := hwqueue.try_front(p_state, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position, v_without, p_room, v_limit,
-                                   p_now, p_shard);
-      v_picked.places := v_first.kept;
+      v_picked.places := hwqueue.before_checked(v_picked.places, v_checked);
     end if;
-    v_picked.counted := v_first.counted;
-    v_picked.entry := v_first.entry;
   end if;
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
-    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_without || v_first.blocked,
-                                    coalesce(v_first.is_new, false), p_now, p_shard);
+    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, p_now, p_shard);
   elsif v_checked <> '{}' then
-    perform hwqueue.note_blocked(p_state, v_without <> '{}', p_shard);
+    perform hwqueue.note_met(p_state, v_blocked <> '{}', false, p_shard);
   end if;
   return v_picked;
 end
@@ -10326,6 +10500,7 @@ begin
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      perform hwqueue.admit_classes(v_term.digest, p_shard);
       perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
@@ -10852,6 +11027,7 @@ begin
     v_from.class_id := v_estimated.next_after;
     if v_again then
       v_from.estimated_at := p_now;
+      perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
     end if;
@@ -12103,7 +12279,7 @@ CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p
   )
   select k.queue_id, k.task_name, ~bit_or(a.mask)
   from asked k
-  join announced a on k.name <> all (a.queues) or k.task_name <> all (a.tasks)
+  join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
   group by k.queue_id, k.task_name
 $$;
 
@@ -12117,8 +12293,8 @@ CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard int
     left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
   )
-  select array(select distinct q from live l, unnest(l.queues) q order by q limit 200),
-         array(select distinct t from live l, unnest(l.tasks) t order by t limit 200),
+  select array(select distinct q from live l, unnest(l.queues) q order by q),
+         array(select distinct t from live l, unnest(l.tasks) t order by t),
          exists (select from live l where l.queues is null)
 $$;
 
@@ -13127,34 +13303,117 @@ CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_
     LANGUAGE plpgsql
     AS $$
 declare
+  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
   v_classes bigint[] := p_classes;
   v_scores double precision[] := p_scores;
   v_asks boolean := p_asks;
   v_asked boolean := false;
+  v_tries int := 0;
+  v_left_out bigint[] := '{}';
   v_try record;
 begin
   places := '{}';
   blocked := '{}';
   is_new := false;
-  loop
+  while v_from.queue_ids is not null loop
     if v_asks then
       blocked := blocked || hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard);
       v_asked := true;
     end if;
+    if v_tries = 8 then
+      v_left_out := hwqueue.all_but_turn(p_checked, blocked, p_node.node_id, p_shard);
+    end if;
     if blocked <> '{}' then
       select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_classes, v_scores
-      from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality) where k.class_id not in (select unnest(blocked));
+      from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
+      where k.class_id not in (select unnest(blocked || v_left_out));
     end if;
     exit when coalesce(v_classes, '{}') = '{}';
-    v_try := hwqueue.try_best(v_classes, v_scores, p_checked, p_node.node_id, p_queue_ids, p_limit, p_window, p_probe, p_now, p_shard);
-    places := (v_try.first).kept;
+    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, p_limit, p_window, p_probe, p_now, p_shard);
+    places := v_try.places;
     score := v_try.score;
-    counted := (v_try.first).counted;
-    entry := (v_try.first).entry;
-    exit when (v_try.first).blocked = '{}';
-    blocked := blocked || (v_try.first).blocked;
-    is_new := is_new or (v_try.first).is_new;
+    counted := v_try.counted;
+    entry := v_try.entry;
+    exit when v_try.blocked is null;
+    blocked := blocked || v_try.blocked;
+    is_new := is_new or v_try.reason = 'unpublished';
     v_asks := not v_asked;
+    v_tries := v_tries + 1;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_gone record;
+begin
+  delete from hwqueue.ready r where r.ctid = (
+    select x.ctid from hwqueue.ready x
+    where x.shard_id = p_shard and x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank
+      and x.position between p_from and coalesce(p_to, 9223372036854775807) and (x.deadline is null or x.deadline > p_now)
+      and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
+    order by x.position limit 1 for update skip locked)
+  returning r.ctid as place, r as entry into v_gone;
+  if found then
+    place := v_gone.place;
+    entry := v_gone.entry;
+  end if;
+end
+$$;
+
+CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_is_checked boolean[] := array(select c in (select unnest(p_checked)) from unnest(p_classes) c);
+  v_count int := cardinality(p_positions);
+  v_first int := 1;
+  v_last int;
+  v_head record;
+  v_verdict record;
+  v_taken record;
+begin
+  places := '{}';
+  while v_first <= v_count loop
+    v_last := v_first;  -- entries that follow each other: of one class that must be checked, or of any that need not be
+    while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
+          and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
+      v_last := v_last + 1;
+    end loop;
+    if not v_is_checked[v_first] then
+      places := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
+      exit when places <> '{}';
+    else
+      select r.lease_id, r.eligible_at into v_head from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit 1;
+      if found then
+        v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
+        if v_verdict.reason is not null then
+          blocked := p_classes[v_first];
+          reason := v_verdict.reason;
+          return;
+        end if;
+        v_taken := hwqueue.take_decided(p_classes[v_first], v_verdict.tier, v_verdict.rank,
+          case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_first] else 0 end,
+          case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
+          v_verdict.since, v_verdict.only_lease, p_now, p_shard);
+        if v_taken.place is not null then
+          perform hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          if v_verdict.is_named then
+            perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
+          end if;
+          places := array[v_taken.place];
+          entry := v_taken.entry;
+          counted := v_verdict.counted;
+          return;
+        end if;
+      end if;
+    end if;
+    v_first := v_last + 1;
   end loop;
 end
 $$;
@@ -13286,17 +13545,7 @@ declare
   v_from hwqueue.scan_from;
   v_places tid[];
 begin
-  v_places := array(
-    select r.ctid
-    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
-      select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position between f.position and f.position
-      order by x.position limit 1) h
-    join hwqueue.ready r on r.ctid = h.place
-    where (r.class_id = f.class_id) is true  -- not for an index: by its place
-    order by f.ordinal limit p_limit
-    for update of r skip locked);
+  v_places := hwqueue.lock_seen(p_positions, p_seen_classes, p_tier, p_rank, p_limit, p_shard);
   if v_places <> '{}' then
     return v_places;
   end if;
@@ -13731,6 +13980,18 @@ CREATE FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard 
       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
+CREATE FUNCTION hwqueue.terms_pending(p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+    or exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 1);
+end
+$$;
+
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $_$
@@ -13938,58 +14199,48 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.try_best(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node uuid, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT first hwqueue.first_entered, OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_best record;
+  v_lane record;
+  v_limit int;
+  v_sees boolean;
+  v_depth int;
+  v_positions bigint[];
+  v_seen bigint[];
+  v_taken record;
+  v_after_tier smallint;
+  v_after_rank bigint;
 begin
-  for v_exact in 0 .. 1 loop
-    begin
-      v_best := hwqueue.take_best(p_classes, p_scores, p_queue_ids, p_limit, p_window, p_probe, p_now, p_shard);
-      score := v_best.score;
-      first := hwqueue.enter_first(v_best.places, p_checked, p_node, v_exact = 1, p_now, p_shard);
-      if first.blocked <> '{}' then
-        perform hwqueue.give_up();
+  places := '{}';
+  while places = '{}' and blocked is null loop
+    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
+    exit when v_lane.classes is null;
+    score := v_lane.score;
+    v_limit := least(p_limit, v_lane.takes);
+    v_positions := v_lane.positions;
+    v_seen := v_lane.seen_classes;
+    v_sees := v_positions is not null and (v_lane.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
+    v_depth := case when v_sees then 0 else v_limit end;
+    loop
+      if v_depth > 0 then
+        select e.positions, e.classes into v_positions, v_seen
+        from hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, p_now, p_shard) e;
       end if;
-      first.entry := hwqueue.delete_only(first.kept);
-    exception when sqlstate 'HWX01' then
-      null;
-    end;
-    if first.unlooked is not null then
-      perform hwqueue.look_around(first.unlooked, p_now, p_shard);  -- out here, for it to be kept
-    end if;
-    exit when first.is_open is not true;
+      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, v_limit, p_node, p_now, p_shard);
+      exit when v_taken.places <> '{}' or v_taken.blocked is not null
+        or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
+      v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
+    end loop;
+    places := v_taken.places;
+    counted := v_taken.counted;
+    entry := v_taken.entry;
+    blocked := v_taken.blocked;
+    reason := v_taken.reason;
+    v_after_tier := v_lane.tier;
+    v_after_rank := v_lane.rank;
   end loop;
-end
-$$;
-
-CREATE FUNCTION hwqueue.try_front(p_state hwqueue.node_state, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.first_entered
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_places tid[];
-  v_first hwqueue.first_entered;
-begin
-  for v_exact in 0 .. 1 loop
-    begin
-      v_places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_id, p_tasks, p_window, p_tried_rank, p_tried_position,
-                                     p_without, p_room, p_limit, p_now, p_shard);
-      v_first := hwqueue.enter_first(v_places, hwqueue.checked_at_front(p_state.profile_id, p_queue_id, p_shard), p_state.node_id,
-                                     v_exact = 1, p_now, p_shard);
-      if v_first.blocked <> '{}' then
-        perform hwqueue.give_up();
-      end if;
-      v_first.entry := hwqueue.delete_only(v_first.kept);
-    exception when sqlstate 'HWX01' then
-      null;
-    end;
-    if v_first.unlooked is not null then
-      perform hwqueue.look_around(v_first.unlooked, p_now, p_shard);  -- out here, for it to be kept
-    end if;
-    exit when v_first.is_open is not true;
-  end loop;
-  return v_first;
 end
 $$;
 
@@ -14039,26 +14290,44 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean) RETURNS text
+CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_queue <> all (p_queues) then jsonb_build_object('queue', p_queue)
+              when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
+$$;
+
+CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case
-    when not p_any_queue and p_queue <> all (p_queues)
-      then format('no live node polls queue %s', to_json(p_queue)) || coalesce('; nearest: ' || to_json(hwqueue.nearest_name(p_queue, p_queues)), '')
+    when w.is_unpolled then format('no live node polls queue %s', to_json(p_queue))
     when p_task = any (p_tasks) then format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
-    else format('no live node has a handler for task %s', to_json(p_task)) || coalesce('; nearest: ' || to_json(hwqueue.nearest_name(p_task, p_tasks)), '')
-  end
+    else format('no live node has a handler for task %s', to_json(p_task)) end
+    || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
+         coalesce('; nearest: ' || to_json(case when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues) else hwqueue.nearest_name(p_task, p_tasks) end), '')
+       else '' end
+  from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
 $$;
 
-CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_node uuid, p_shard integer) RETURNS TABLE(node_id uuid, predicate jsonb)
+CREATE FUNCTION hwqueue.unserving_node(p_class hwqueue.placement_class, p_node uuid, p_shard integer) RETURNS TABLE(predicate jsonb)
     LANGUAGE sql STABLE
     AS $$
-  select s.node_id, case when q.name = any (s.queues) is not false then jsonb_build_object('task', p_class.task_name)
-                         else jsonb_build_object('queue', q.name) end
+  select u.predicate
   from hwqueue.served s
   left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
-  where s.shard_id = p_shard and (p_node is null or s.node_id = p_node)
-    and (q.name <> all (s.queues) or p_class.task_name <> all (s.tasks))
+  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
+  where s.shard_id = p_shard and s.node_id = p_node and u.predicate is not null
+$$;
+
+CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, predicate jsonb)
+    LANGUAGE sql STABLE
+    AS $$
+  select s.node_id, u.predicate
+  from hwqueue.served s
+  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
+  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
+  where s.shard_id = p_shard and u.predicate is not null
 $$;
 
 CREATE FUNCTION hwqueue.unserving_words(p_predicate jsonb) RETURNS text
@@ -14363,6 +14632,45 @@ begin
     v_range := hwqueue.look_at_range(p_class, p_now, p_shard);
   end if;
   wait := hwqueue.wait_between(v_patience, v_here, v_range.best, v_range.worst);
+end
+$$;
+
+CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (
+    select 1 from jsonb_array_elements(p_class.required) e
+    cross join lateral (
+      select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
+    where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
+      and not exists (select 1 from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = t.lease_id)
+      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = t.lease_id and l.state = 'completed'))
+$$;
+
+CREATE FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id from hwqueue.class_rule r
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
+    where r.shard_id = p_shard and r.lease_id = p_lease and k.waits
+    for no key update of k skip locked));
+end
+$$;
+
+CREATE FUNCTION hwqueue.wake_missed(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id
+    from (select x.* from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit) w
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
+    where not hwqueue.waits_for_start(k, p_shard)
+    for no key update of k skip locked));
 end
 $$;
 
@@ -14703,6 +15011,31 @@ CREATE FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_shard integer) RET
         join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = i.class_id) u
 $$;
 
+CREATE FUNCTION hwqueue.without_entries(p_profile_id bigint, p_classes bigint[], p_queue_id integer, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_from record;
+begin
+  if cardinality(p_classes) > 32 then
+    return '{}';
+  end if;
+  select f.tier, f.rank, f.position, e.is_even into v_from
+  from hwqueue.profile_queue e
+  cross join lateral hwqueue.queue_front(p_queue_id, p_shard) f
+  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id;
+  if v_from.tier is null or not v_from.is_even then
+    return '{}';
+  end if;
+  return array(
+    select c from unnest(p_classes) c
+    where (
+      select true from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = c and (r.tier, r.rank, r.position) >= (v_from.tier, v_from.rank, v_from.position)
+      order by r.tier, r.rank, r.position limit 1) is null);
+end
+$$;
+
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -14766,18 +15099,23 @@ CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETUR
     AS $$
 begin
   delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = any (p_class_ids);
-  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self)
-  select p_shard, c.class_id, t.term_id, t.use, r.most, (c.terms #>> array[r.index, 'self'])::boolean
+  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self, lease_id)
+  select p_shard, c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most, (s.value -> 'self')::boolean,
+         case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
   from hwqueue.placement_class c
-  cross join lateral (
-    select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
-    union all
-    select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
-    where not e.value ?| array['targets', 'when', 'tally']
-  ) r
+  cross join lateral jsonb_array_elements(c.terms) with ordinality s
   cross join lateral (  -- fenced: by digest, not all terms for each class
-    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (c.terms #>> array[r.index, 'digest'])::bigint offset 0) t
-  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and t.spec #> '{all,0,lease}' is null;  -- one lease is asked where it is
+    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (s.value ->> 'digest')::bigint offset 0) t
+  left join lateral (
+    select true as decides, r.most
+    from (
+      select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
+      union all
+      select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
+      where not e.value ?| array['targets', 'when', 'tally']
+    ) r
+    where r.index::bigint = s.ordinality - 1) d on true
+  where c.shard_id = p_shard and c.class_id = any (p_class_ids);
 end
 $$;
 
@@ -14834,7 +15172,11 @@ begin
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;
     perform hwqueue.write_rules(v_classes, p_shard);
-    update hwqueue.placement_class c set terms_written = true where c.shard_id = p_shard and c.class_id = any (v_classes);
+    update hwqueue.placement_class c
+    set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
+        -- for who judged it while a term of it was being published
+        created_xid = case when hwqueue.in_force(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
+    where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
   return cardinality(v_classes);
 end
@@ -14919,12 +15261,15 @@ CREATE TABLE hwqueue.class_rule (
     term_id bigint NOT NULL,
     use text NOT NULL,
     most bigint,
-    is_self boolean NOT NULL
+    is_self boolean NOT NULL,
+    lease_id uuid
 );
 
 ALTER TABLE ONLY hwqueue.class_rule REPLICA IDENTITY FULL;
 
-COMMENT ON TABLE hwqueue.class_rule IS 'the terms by whose count in a node''s own place a class is kept from it; away, toward, cap and skew that are required on their own; most: of cap and skew, the limit';
+COMMENT ON TABLE hwqueue.class_rule IS 'the terms of a class: away, toward, cap and skew that are required on their own keep it from a node by what runs in its place (most: of cap and skew, the limit); known: any other, of which it must be known what runs';
+
+COMMENT ON COLUMN hwqueue.class_rule.lease_id IS 'the lease that the term names; null: it selects by what classes are';
 
 CREATE TABLE hwqueue.class_term (
     shard_id integer NOT NULL,
@@ -15785,6 +16130,8 @@ CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refre
 
 CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (shard_id, class_id);
 
+CREATE INDEX class_rule_lease ON hwqueue.class_rule USING btree (shard_id, lease_id) WHERE (lease_id IS NOT NULL);
+
 CREATE INDEX class_term_class ON hwqueue.class_term USING btree (shard_id, class_id);
 
 CREATE INDEX class_term_term ON hwqueue.class_term USING btree (shard_id, term_id);
@@ -16045,7 +16392,7 @@ CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (ancho
 
 CREATE INDEX placement_class_asks ON hwqueue.placement_class USING gin (terms jsonb_path_ops) WHERE (terms <> '[]'::jsonb);
 
-CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (shard_id, created_xid);
+CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (shard_id, created_xid, class_id);
 
 CREATE INDEX placement_class_digest ON hwqueue.placement_class USING btree (shard_id, digest);
 
@@ -16061,7 +16408,7 @@ CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (sha
 
 CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 
-CREATE INDEX placement_class_unjudged ON hwqueue.placement_class USING btree (shard_id, is_pinned, created_xid, class_id);
+CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE waits;
 
 CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (shard_id, class_id);
 
@@ -16328,6 +16675,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign
 
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
@@ -16339,6 +16688,8 @@ REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16380,6 +16731,8 @@ REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.before_checked(p_places tid[], p_checked bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -16388,9 +16741,13 @@ REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.bring_terms(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
@@ -16578,6 +16935,8 @@ REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT counted jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
@@ -16612,8 +16971,6 @@ REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.enter_first(p_places tid[], p_checked bigint[], p_node uuid, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
@@ -16752,7 +17109,7 @@ REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_seen xid8, p_judged bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16793,6 +17150,8 @@ REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.in_force(p_terms jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16866,7 +17225,7 @@ REVOKE ALL ON FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.judge_budget() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean, OUT awaits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16908,6 +17267,8 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
@@ -16933,6 +17294,8 @@ REVOKE ALL ON FUNCTION hwqueue.leaves_out(p_profile_id bigint, p_queue_id intege
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -16970,7 +17333,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_patient(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT lease_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -17039,6 +17402,8 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.names_lease(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -17146,8 +17511,6 @@ REVOKE ALL ON FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved bool
 
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_meets boolean, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
@@ -17157,6 +17520,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard i
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
 
@@ -17216,6 +17581,8 @@ REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hw
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pattern_size(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.patterns_within(p_placement jsonb) FROM PUBLIC;
@@ -17232,7 +17599,7 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -17589,6 +17956,10 @@ REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double pre
 
 REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -17633,6 +18004,8 @@ REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.terms_pending(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
@@ -17649,9 +18022,7 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_best(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node uuid, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT first hwqueue.first_entered, OUT score double precision) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.try_front(p_state hwqueue.node_state, p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -17661,9 +18032,13 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unserving_node(p_class hwqueue.placement_class, p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserving_words(p_predicate jsonb) FROM PUBLIC;
 
@@ -17704,6 +18079,12 @@ REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wake_missed(p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) FROM PUBLIC;
@@ -17737,6 +18118,8 @@ REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.without_entries(p_profile_id bigint, p_classes bigint[], p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
