@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hwqueue.server.app import create_app
+from hwqueue.server.protocol import StrictProtocol
 from hwqueue.server.settings import ServerSettings
 
 # How the settings get to server processes, which import the application anew.
@@ -28,7 +29,7 @@ def run(settings: ServerSettings) -> None:
         "host": settings.host,
         "port": settings.port,
         # h11; the other one, where it is installed, takes addresses and headers of any length
-        "http": "hwqueue.server.protocol:StrictProtocol",
+        "http": StrictProtocol,
         "limit_concurrency": settings.max_connections,
         "access_log": False,  # the envelope writes one
         "log_config": None,
