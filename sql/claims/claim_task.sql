@@ -36,14 +36,12 @@ begin
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time()
-                    and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then v_state.generation
-                  else hwqueue.node_generation(p_node, p_shard) end;
+  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+                  then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
   select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen,
-                             v_state.classes_unseen, v_now, p_shard) q;
+  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_now, p_shard) q;
   v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
   if v_front.is_due is distinct from false then
     perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
