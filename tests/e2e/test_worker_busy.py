@@ -23,17 +23,21 @@ async def client(dsn: str) -> AsyncIterator[AsyncClient]:
         yield connected
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try busy claims again at once."""
+    monkeypatch.setattr(session, "_BUSY_WAIT_SECONDS", 0.05)
+
+
 @pytest.mark.parametrize("stops", [False, True], ids=["working", "stopping"])
 async def test_a_result_is_kept_until_its_claim_is_free(  # noqa: PLR0917
     client: AsyncClient,
     dsn: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     stops: bool,
 ) -> None:
     """Heartbeats keep the claim meanwhile, and other leases are run and settled."""
-    monkeypatch.setattr(session, "_BUSY_WAIT_SECONDS", 0.05)
     spawned = await client.spawn_lease(QUEUE, "wait-async", {"folder": str(tmp_path)})
 
     def told() -> int:

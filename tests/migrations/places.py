@@ -8,7 +8,7 @@ updates: those never move.
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pglast
 from pglast import ast
@@ -30,11 +30,11 @@ def statements(text: str) -> Iterator[tuple[str, Any]]:
     Of PL/pgSQL bodies only those that write, or read a place; the rest is passed over.
     """
     for raw in pglast.parse_sql(text):
-        made: Any = raw.stmt
-        if not isinstance(made, ast.CreateFunctionStmt):
-            yield "", made
+        if not isinstance(raw.stmt, ast.CreateFunctionStmt):
+            yield "", raw.stmt
             continue
-        name: str = made.funcname[-1].sval
+        made = cast(Any, raw.stmt)
+        name = str(made.funcname[-1].sval)
         options: dict[str, Any] = {option.defname: option.arg for option in made.options or ()}
         body = str(options["as"][0].sval)
         if options["language"].sval == "sql":
