@@ -93,6 +93,10 @@ FOR_A_NODE: dict[str, tuple[str, Callable[[Scene], Row]]] = {
         lambda s: _settle(s, qty=0, **completed(s.claim, s.counted)),
     ),
     "claim_hint": ("claim_hint", lambda s: {"node": s.node.node_id, "queues": [s.queue]}),
+    "lease_outlook": (
+        "lease_outlook",
+        lambda s: {"node": s.node.node_id, "lease_ids": [s.claim["lease_id"]]},
+    ),
 }
 # What it calls for a claim alone.
 FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
@@ -103,7 +107,10 @@ FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
     "extend_claim": ("extend_claim", lambda c: token(c) | {"extend": MINUTE}),
 }
 # Neither: these are for everybody's leases, or show queues.
-FOR_NOBODY = {"reap", "prune", "list_queues", "schema_version", "complete_leases"}
+FOR_NOBODY = {
+    *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
+    "wake_payloads",
+}
 
 
 def test_the_tables_here_have_all_that_workers_may_call() -> None:
