@@ -36,7 +36,7 @@ def scene(api: Api, logins: Logins) -> Scene:
     login, owner = logins.api(WORKER)
     other_login, other = logins.api(WORKER)
     queue = api.queue()
-    node = owner.node(capacity={"cpu_milli": 4000}, heartbeat_timeout="10 days")
+    node = owner.node(capacity={"cpu_milli": 4000}, heartbeat_timeout="1 day")
     api.spawn(queue)
     api.needing(queue, cpu_milli=1000)
     claim, counted = owner.claim(node, queue, qty=2)
