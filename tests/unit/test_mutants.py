@@ -24,7 +24,7 @@ def test_it_fits_the_code(mutant: Mutant) -> None:
     for test in mutant.tests:
         path, _, name = test.partition("::")
         text = (ROOT / path).read_text()
-        assert not name or f"def {name.split('[')[0]}(" in text, test
+        assert not name or f"def {name.split('::')[-1].split('[')[0]}(" in text, test
 
 
 def test_an_edit_that_does_not_fit_is_refused(tmp_path: Path) -> None:
