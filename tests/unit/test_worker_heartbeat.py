@@ -141,3 +141,16 @@ async def test_the_waits_follow_the_claim_that_ends_first(runner: Runner) -> Non
     assert session.longest_waits[1] == pytest.approx(1.0, abs=0.1)
     runner.stop_all(StopReason.SHUTDOWN)
     await runner.wait(30)
+
+
+async def test_the_waits_follow_what_the_last_answer_said(runner: Runner) -> None:
+    """The claim was about to end, and has been extended by an hour."""
+    session = Session()
+    beating = heartbeat(session, runner)
+    runner.start(short := claim("wait", 1, seconds=4))
+    beating.watch([short])
+    await beating.beat()
+    await beating.beat()
+    assert session.longest_waits == [pytest.approx(1.0, abs=0.1), 2.0]
+    runner.stop_all(StopReason.SHUTDOWN)
+    await runner.wait(30)
