@@ -5439,9 +5439,13 @@ $$;
 CREATE FUNCTION hwqueue.is_let_go(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
+declare
+  v_now bigint := pg_current_xact_id()::text::bigint;
+  -- how far back it is, below 0: given out later; not by age(), which counts from where this transaction asked first
+  v_back bigint := ((v_now - p_xmax::text::bigint + 2147483648) & 4294967295) - 2147483648;
 begin
-  -- age counts back from this transaction's id, and may be anything for a multixact
-  return pg_visible_in_snapshot(greatest(3, pg_current_xact_id()::text::bigint - age(p_xmax))::text::xid8, pg_current_snapshot());
+  return case when mxid_age(p_xmax) > 0 then false
+    else pg_xact_status(greatest(3, v_now - v_back)::text::xid8) is distinct from 'in progress' end;
 end
 $$;
 
@@ -6283,6 +6287,8 @@ begin
   if p_lease_ids is null or cardinality(p_lease_ids) > 1000 then
     perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids', jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
   end if;
+  perform hwqueue.check_login(p_node, (
+    select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
   return query
     select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
            case when w.state = 'scheduled' then greatest(l.available_at - v_now, interval '0') end, c.placement

@@ -2,14 +2,19 @@
 -- a moment for it, and no longer: the claim is then busy, and is settled later.
 
 -- Whether nobody holds a row any more whose system column xmax this is: whoever locked it last has ended. A heartbeat that has committed leaves its
--- id there. Not for a row that this transaction has locked itself.
+-- id there. The status, since a snapshot names no subtransactions, and a savepoint may hold the row. False, too, for what may be a multixact: it stands
+-- for others; and for a row that this transaction has locked itself.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_let_go(p_xmax xid) returns boolean
 language plpgsql volatile
 as $$
+declare
+  v_now bigint := pg_current_xact_id()::text::bigint;
+  -- how far back it is, below 0: given out later; not by age(), which counts from where this transaction asked first
+  v_back bigint := ((v_now - p_xmax::text::bigint + 2147483648) & 4294967295) - 2147483648;
 begin
-  -- age counts back from this transaction's id, and may be anything for a multixact
-  return pg_visible_in_snapshot(greatest(3, pg_current_xact_id()::text::bigint - age(p_xmax))::text::xid8, pg_current_snapshot());
+  return case when mxid_age(p_xmax) > 0 then false
+    else pg_xact_status(greatest(3, v_now - v_back)::text::xid8) is distinct from 'in progress' end;
 end
 $$;
 

@@ -139,3 +139,43 @@ def test_a_stale_token_waits_for_nobody(scene: Scene) -> None:
 def test_heartbeats_go_on(scene: Scene) -> None:
     rows = scene.direct.heartbeat(*scene.node, scene.claims)
     assert [row["verdict"] for row in rows] == ["ok", "ok"]
+
+
+def in_a_savepoint(holder: Actor, claim: Row) -> None:
+    holder.conn.execute("savepoint one")
+    holder.direct.cancel(claim["lease_id"])
+
+
+def in_a_released_savepoint(holder: Actor, claim: Row) -> None:
+    in_a_savepoint(holder, claim)
+    holder.conn.execute("release savepoint one")
+
+
+def shared_with_itself(holder: Actor, claim: Row) -> None:
+    """Locked twice, so that the row names a multixact."""
+    holder.conn.execute(
+        "select from hwqueue.claim where lease_id = %s for share", [claim["lease_id"]]
+    )
+    in_a_savepoint(holder, claim)
+
+
+@pytest.mark.parametrize("hold", [in_a_savepoint, in_a_released_savepoint, shared_with_itself])
+@pytest.mark.parametrize("settle", [as_json, as_lists, as_both, in_a_batch])
+def test_a_batch_does_not_wait_for_a_claim_that_a_savepoint_holds(
+    conn: psycopg.Connection, dsn: str, settle: Settle, hold: Callable[[Actor, Row], None]
+) -> None:
+    """A snapshot names no subtransactions, and a later transaction has ended meanwhile."""
+    conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+    with interleave(dsn) as actor:
+        scene = Scene(conn, actor(), False)
+        scene.producer.rollback()
+        scene.producer.begin()
+        hold(scene.producer, scene.held)
+        conn.execute("select pg_current_xact_id()")
+        rows = settle(scene.direct, scene.node, scene.claims)
+        verdicts = {row["lease_id"]: row["verdict"] for row in rows if row.get("kind") != "claimed"}
+        assert verdicts.pop(scene.held["lease_id"]) == "busy"
+        assert scene.states() == ["claimed", "completed"]
+        scene.producer.commit()
+        settle(scene.direct, scene.node, [scene.held])
+        assert scene.states() == ["completed", "completed"]
