@@ -32,7 +32,8 @@ $$;
 
 -- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number. What is
 -- remembered of their patience may be held by a claim: prune_fleets removes it.
--- Locks: the caller holds the class rows. Raises: nothing. Idempotent: yes.
+-- A class stays as long as another session holds what was judged of it.
+-- Locks: the caller holds the class rows; what was judged, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -43,12 +44,17 @@ declare
   v_hanging int := 0;
 begin
   foreach v_class_id in array p_class_ids loop
-    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    -- skip locked: a registration or a step for terms, in a transaction that may last, may have written them
+    delete from hwqueue.profile_eligibility e where e.ctid = any (array(
+      select o.ctid from hwqueue.profile_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
-    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    delete from hwqueue.node_eligibility e where e.ctid = any (array(
+      select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
+    continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
+               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
     delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;

@@ -1,6 +1,6 @@
 -- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them: waiting and finished leases,
 -- about p_limit a call, then classes, at last the queue itself. What runs is waited for. Gives the number of leases and classes.
--- Locks: queue rows, entries, lease and class rows: all skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: queue rows, entries, lease, class and profile rows: all skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -24,8 +24,8 @@ begin
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
+      continue when not hwqueue.purge_profiles(v_queue_id, p_shard);
       delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
-      delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
@@ -55,5 +55,22 @@ begin
   delete from hwqueue.scheduled s using unnest(v_scheduled) v
   where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
   return hwqueue.delete_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v), p_shard);
+end
+$$;
+
+-- Forgets what profiles may run of a queue. False: another session, a claim that judges, say, holds a profile, whose row for the queue stays.
+-- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.purge_profiles(p_queue_id int, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_profiles bigint[] := array(
+    select s.profile_id from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
+  v_held bigint[] := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = any (v_profiles) for no key update skip locked);
+begin
+  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id and s.profile_id = any (v_held);
+  return not exists (select 1 from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
 end
 $$;

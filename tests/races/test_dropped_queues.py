@@ -13,6 +13,11 @@ from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive
 
 PRUNE = "select from hwqueue.prune()"
+QUEUES = """
+  select (select count(*) from hwqueue.queue where name = %(name)s), (
+    select count(*) from hwqueue.profile_queue s
+    join hwqueue.queue q on q.shard_id = s.shard_id and q.queue_id = s.queue_id and q.name = %(name)s)
+"""
 LEFT = """
   select (select count(*) from hwqueue.lease) + (select count(*) from hwqueue.ready)
        + (select count(*) from hwqueue.claim) + (select count(*) from hwqueue.idempotency)
@@ -192,3 +197,27 @@ def test_it_leaves_claims_to_reap(
     assert {row["verdict"] for row in verdicts} == {"cancelled"}
     told = "select count(*) from hwqueue.event where code = 'claim_stop_requested'"
     assert conn.execute(told).fetchone() == (3,)
+
+
+def test_a_judge_that_idles(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]) -> None:
+    """It holds what its profile has seen of all queues; prune passes by, and comes back."""
+    direct = Direct(conn)
+    direct.create_queue("other")
+    lease = direct.spawn(QUEUE)["lease_id"]
+    direct.complete(lease, direct.claim(QUEUE, *node)[0]["claim_token"])
+    direct.drop_queue(QUEUE)
+    direct.spawn("other")
+    with interleave(dsn) as actor:
+        older, worker = actor(), actor()
+        older.begin()
+        older.conn.execute("select pg_current_xact_id()")
+        conn.execute(PRUNE)  # stamps the queue
+        worker.begin()
+        assert len(worker.direct.claim("other", *node)) == 1
+        older.commit()
+        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+        prune(conn)
+        assert conn.execute(QUEUES, {"name": QUEUE}).fetchone() == (1, 1)
+        worker.commit()
+    purge(conn)
+    assert conn.execute(QUEUES, {"name": QUEUE}).fetchone() == (0, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.races.cluster import QUEUE, register
+from tests.races.cluster import QUEUE, SHORT, node_spec, register
 from tests.races.interleave import Actor, interleave
 from tests.sql.api import outlive
 
@@ -65,3 +65,28 @@ def test_no_lease_is_lost(
             assert before > 0
             assert isolation != "read committed"
             assert direct.states(QUEUE) == {}
+
+
+def test_a_registration_that_idles(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+    """It holds what its node may run; prune leaves the class of one such alone until it has ended."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"retain_completed": 0})
+    node = register(conn)
+    pinned = {"placement": {"require": [{"node": [str(node[0])]}]}}
+    lease = direct.spawn(QUEUE, pinned)["lease_id"]
+    direct.complete(lease, direct.claim(QUEUE, *node)[0]["claim_token"])
+    clock.advance(2 * HOUR)
+    conn.execute(PRUNE)  # the lease goes, and the class is retired
+    with interleave(dsn) as actor:
+        older, restarted = actor(), actor()
+        older.begin()
+        older.conn.execute("select pg_current_xact_id()")
+        conn.execute(PRUNE)  # stamps it
+        restarted.begin()
+        restarted.direct.register(node[0], node_spec(0, labels={"zone": "b"}))
+        older.commit()
+        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+        assert conn.execute(PRUNE).fetchone() == (0,)
+        restarted.commit()
+    outlive(conn)
+    assert conn.execute(PRUNE).fetchone() == (1,)
