@@ -43,7 +43,7 @@ def begin(emit: steps.Emit) -> None:
     """What comes before the table revisions: roles, the schema, and whose it is."""
     if roles:
         steps.apply_roles(emit, sources)
-    steps.create_schema(emit)
+    steps.create_schema(emit, context.config.attributes.get("from_owner"))
     if owner:
         steps.become_owner(emit, sources)
 

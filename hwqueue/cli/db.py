@@ -28,6 +28,10 @@ FromOwner = Annotated[
     str | None,
     typer.Option("--from-owner", help="Take over the schema of this user, and run what is in it."),
 ]
+CheckedOwner = Annotated[
+    str | None,
+    typer.Option("--from-owner", help="Read the schema of this user, and run what is in it."),
+]
 LockTimeout = Annotated[
     str,
     typer.Option(
@@ -107,9 +111,9 @@ def upgrade(
 
 
 @app.command(epilog="Example: hwqueue db check || hwqueue db upgrade")
-def check(ctx: typer.Context) -> None:
+def check(ctx: typer.Context, from_owner: CheckedOwner = None) -> None:
     """Compare the schema with what this version installs; exits with 4 when it differs."""
-    report = check_schema(locate(ctx))
+    report = check_schema(locate(ctx), from_owner=from_owner)
     if report.installed is None:
         raise SchemaTooOld(
             "the database has no hwqueue schema", hint="install it: hwqueue db upgrade"

@@ -8,7 +8,7 @@ import psycopg
 from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.catalog import Catalog, load_manifest, read_catalog
 from hwqueue.schema.files import SHIPPED, Sources
-from hwqueue.schema.session import act_as_owner, pin, read_standing
+from hwqueue.schema.session import act_as_owner, pin, read_standing, refuse_strangers_schema
 from hwqueue.schema.state import Installed, head_revision, is_current, read_installed
 
 MANIFEST = "schema.manifest.json"
@@ -43,19 +43,28 @@ class CheckReport:
         return self.current and not self.drifts
 
 
-def check(dsn: str, *, sources: Sources = SHIPPED) -> CheckReport:
+def check(dsn: str, *, sources: Sources = SHIPPED, from_owner: str | None = None) -> CheckReport:
     """Compare functions, tables, columns, constraints, indexes, views and grants; changes nothing.
 
     Where roles were left out, of all grants only those to PUBLIC are compared. The text of a view
     is only compared on the major version of the server that the manifest was made on, as each
     prints its own.
+
+    Args:
+        from_owner: Whose schema may be read, where it is neither the user's own, nor a superuser's,
+            nor hwqueue_owner's: reading it may run what is in it with the user's rights.
+
+    Raises:
+        ConfigError: the schema is somebody's who is not `from_owner`.
     """
     with psycopg.connect(dsn) as connection:
         pin(connection)
         standing = read_standing(connection, ROLES)
+        refuse_strangers_schema(standing, from_owner)
         if standing.may_be_owner:
             act_as_owner(connection, standing)
-        installed = read_installed(connection)
+        # a schema that was not there a moment ago may be anybody's: nothing is read from it
+        installed = read_installed(connection) if standing.schema_owner else None
         drifts: tuple[Drift, ...] = ()
         if installed is not None:
             expected, major = load_manifest(sources.sql / MANIFEST)

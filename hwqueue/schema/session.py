@@ -107,10 +107,10 @@ def refuse_strangers_schema(standing: Standing, from_owner: str | None) -> None:
     """
     if not standing.trusts_schema and standing.schema_owner != from_owner:
         raise ConfigError(
-            f"the schema belongs to {standing.schema_owner}: an upgrade by {standing.installer} "
-            f"would run what {standing.schema_owner} has put into it",
-            hint="upgrade as that user; or, if you trust what is in the schema, take it over: "
-            f"hwqueue db upgrade --from-owner {standing.schema_owner}",
+            f"the schema belongs to {standing.schema_owner}: this would run what "
+            f"{standing.schema_owner} has put into it with the rights of {standing.installer}",
+            hint="do it as that user; or, if you trust what is in the schema: "
+            f"--from-owner {standing.schema_owner}",
         )
 
 

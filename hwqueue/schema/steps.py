@@ -17,9 +17,9 @@ def apply_roles(emit: Emit, sources: Sources) -> None:
     emit(load_bundle(sources).roles)
 
 
-def create_schema(emit: Emit) -> None:
-    """Make the schema, unless it is there."""
-    emit(statement("create_schema"))
+def create_schema(emit: Emit, from_owner: str | None) -> None:
+    """Make the schema, unless it is there and trusted: `from_owner` is one whose schema is."""
+    emit(sql.SQL(statement("create_schema")).format(from_owner=from_owner).as_string())
 
 
 def become_owner(emit: Emit, sources: Sources) -> None:

@@ -106,7 +106,8 @@ def upgrade(
         take_lock(driver, patience, on_wait)
         standing = read_standing(driver, ROLES)
         refuse_strangers_schema(standing, from_owner)
-        installed = _read_as_owner(driver, standing)
+        # a schema that was not there a moment ago may be anybody's: nothing is read from it
+        installed = _read_as_owner(driver, standing) if standing.schema_owner else None
         _refuse_newer(installed)
         had_roles = installed is not None and installed.roles_installed
         with_roles = roles and _may_use_roles(standing)
@@ -119,7 +120,7 @@ def upgrade(
             or (with_owner and standing.schema_owner != OWNER)
         )
         if changed:
-            _migrate(connection, sources, roles=with_roles, owner=with_owner)
+            _migrate(connection, sources, roles=with_roles, owner=with_owner, from_owner=from_owner)
         owner = OWNER if with_owner else standing.schema_owner or standing.installer
         shared = databases_sharing(driver, ROLES) if with_roles else []
     return UpgradeResult(
@@ -175,10 +176,14 @@ def install_script(*, roles: bool = True, sources: Sources = SHIPPED) -> str:
     return config.output_buffer.getvalue()
 
 
-def _migrate(connection: Connection, sources: Sources, *, roles: bool, owner: bool) -> None:
+def _migrate(
+    connection: Connection, sources: Sources, *, roles: bool, owner: bool, from_owner: str | None
+) -> None:
     """Hand over to migrations/env.py."""
     config = alembic_config(sources)
-    config.attributes.update(connection=connection, sources=sources, roles=roles, owner=owner)
+    config.attributes.update(
+        connection=connection, sources=sources, roles=roles, owner=owner, from_owner=from_owner
+    )
     alembic.command.upgrade(config, HEAD)
 
 

@@ -1,7 +1,9 @@
 """What others left in a schema of the search_path is not run by whoever installs or upgrades."""
 
 import gzip
+from collections.abc import Sequence
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import psycopg
@@ -11,6 +13,8 @@ from hwqueue import Client
 from hwqueue.errors import ConfigError
 from hwqueue.metrics.collector import HwqueueCollector
 from hwqueue.schema import check, install_script, read_version, upgrade
+from hwqueue.schema.bundle import OWNER
+from hwqueue.schema.session import Standing, read_standing
 from hwqueue.testing import install_clock
 from tests.migrations.planted import Plants, plant, times_run
 from tests.migrations.programs import run_psql
@@ -119,3 +123,65 @@ def test_a_schema_that_somebody_else_made_is_refused(empty_dsn: str) -> None:
             ran = connection.execute("select last_value from hwqueue.ran").fetchone()
             power = connection.execute("select rolsuper from pg_roles where rolname = %s", [name])
             assert (ran, power.fetchone()) == ((0,), (False,))
+
+
+def test_the_script_refuses_an_empty_schema_of_somebody_else(empty_dsn: str) -> None:
+    """Whoever owns the schema becomes a member of the owner's role."""
+    with login(empty_dsn) as (name, as_stranger):
+        with psycopg.connect(as_stranger) as connection:
+            connection.execute("create schema hwqueue")
+        run = run_psql(empty_dsn, install_script(), *ALL_OR_NOTHING)
+        assert f"schema hwqueue belongs to {name}" in run.stderr
+        with psycopg.connect(empty_dsn) as connection:
+            member = connection.execute(
+                "select pg_has_role(%s, oid, 'member') from pg_roles where rolname = %s",
+                [name, OWNER],
+            ).fetchone()
+        assert member in (None, (False,))
+
+
+_AS_INSTALLED = """
+create schema hwqueue;
+create sequence hwqueue.ran minvalue 0 start 0;
+select nextval('hwqueue.ran');
+create function hwqueue.run() returns text language plpgsql as
+  'begin perform nextval(''hwqueue.ran''); return ''0001_core''; end';
+create view hwqueue.schema_info as
+  select hwqueue.run() as revision, 'x' as bundle_sha256, '1.0' as package_version,
+    true as roles_installed, now() as applied_at;
+"""
+
+
+def test_a_check_runs_nothing_of_somebody_elses(empty_dsn: str) -> None:
+    with login(empty_dsn) as (name, as_stranger):
+        with psycopg.connect(as_stranger) as connection:
+            connection.execute(_AS_INSTALLED.encode())
+        with pytest.raises(ConfigError, match=f"would run what {name} has put"):
+            check(empty_dsn)
+        with psycopg.connect(empty_dsn) as connection:
+            assert connection.execute("select last_value from hwqueue.ran").fetchone() == (0,)
+        assert not check(empty_dsn, from_owner=name).ok
+
+
+@pytest.mark.parametrize("module", ["check", "upgrade"])
+def test_a_schema_made_after_it_was_looked_for_is_refused(
+    empty_dsn: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upgrade that waits for its lock tells everybody when it goes on."""
+    with login(empty_dsn) as (name, as_stranger):
+
+        def look_too_soon(connection: psycopg.Connection, roles: Sequence[str]) -> Standing:
+            standing = read_standing(connection, roles)
+            with psycopg.connect(as_stranger) as stranger:
+                stranger.execute(_AS_INSTALLED.encode())
+            return standing
+
+        patched = import_module(f"hwqueue.schema.{module}")
+        monkeypatch.setattr(patched, "read_standing", look_too_soon)
+        if module == "check":
+            assert check(empty_dsn).installed is None
+        else:
+            with pytest.raises(psycopg.errors.DuplicateSchema, match=f"belongs to {name}"):
+                upgrade(empty_dsn)
+        with psycopg.connect(empty_dsn) as connection:
+            assert connection.execute("select last_value from hwqueue.ran").fetchone() == (0,)
