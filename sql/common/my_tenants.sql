@@ -21,7 +21,8 @@ begin
 end
 $$;
 
--- Refuses callers of single tenants where all tenants are shown, or concerned, at once.
+-- Refuses callers of single tenants where all tenants are shown, or concerned, at once. Asked before anything is looked up or checked, so
+-- that the refusal is the same whatever the call names.
 -- Locks: none. Raises: QHA03. Idempotent: yes.
 create or replace function hwqueue.require_all_tenants() returns void
 language plpgsql stable

@@ -1,12 +1,13 @@
 -- Sets for how many whole days events are kept, 1 to 14, and returns what it was.
 -- Older ones go with the next prune of the shard.
--- Locks: the shard's row. Raises: QHA01.
+-- Locks: the shard's row. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_event_retention(p_days int, p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_was int;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_shard(p_shard);
   if p_days is null or p_days not between 1 and 14 then
     perform hwqueue.refuse('QHA01', 'p_days must be from 1 to 14', jsonb_build_object('field', 'p_days'),

@@ -5,7 +5,7 @@
 -- "nodes", "samples"}]: what alone keeps nodes from matching (of stages free, away and spread: from taking it now); nearest: the 20 nodes that fail
 -- the least, [{"node_id", "node", "rack", "state", "seen_at", "reasons": [as in match_nodes, and "wanted", "has", "place", "holders"]}]; help:
 -- what would let it run, [{"action", "words", "nodes", "leases", "predicate", "samples", "lease_id"}].
--- Locks: none. Raises: QHL04. Idempotent: yes.
+-- Locks: none. Raises: QHL04, QHA03. Idempotent: yes.
 create or replace function hwqueue.explain_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamptz,
                "position" bigint, as_of timestamptz, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint,

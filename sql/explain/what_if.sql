@@ -1,7 +1,7 @@
 -- Nodes that are not there.
 
 -- Nodes as p_nodes describes them (see what_if), with the profile that each would have.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.imagined_nodes(p_nodes jsonb, p_shard int)
 returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
 language plpgsql stable

@@ -9,7 +9,7 @@ returns table (lease_id uuid, claim_token bigint, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_spawn hwqueue.spawn_request;
   v_state hwqueue.node_state;
@@ -24,12 +24,13 @@ declare
   v_token bigint;
   v_counted jsonb;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
+  v_queue := hwqueue.spawn_queue(p_queue, p_shard);
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
     array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
-  perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);

@@ -1,10 +1,10 @@
 -- Requeues the failed leases of a queue, oldest first: {"task", "since", "until", "limit"}; at most 1,000 unless limit says more.
--- Locks: the lease rows, skip locked. Raises: QHQ01, QHA01, QHA02. Idempotent: yes. Wakes: waiting workers. Gives the count.
+-- Locks: the lease rows, skip locked. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent: yes. Wakes: waiting workers. Gives the count.
 create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}', p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
   v_task text;
   v_since timestamptz;
   v_until timestamptz;
@@ -12,6 +12,7 @@ declare
   v_count int := 0;
 begin
   perform hwqueue.require_all_tenants();
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
   perform hwqueue.require_read_committed();
   perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
   v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);

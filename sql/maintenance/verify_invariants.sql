@@ -2,11 +2,12 @@
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login. detail names what is broken, what was found and expected.
 -- It reads everything and is for operators and tests; it is one statement after another, so call it in a repeatable read transaction while
 -- others work. Capacity may be exceeded by adopted leases and by nodes that were registered with less than is in use.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- Locks: none. Raises: QHA03. Idempotent: yes.
 create or replace function hwqueue.verify_invariants(p_shard int default 0) returns table (rule text, subject text, detail jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform hwqueue.require_all_tenants();
   return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries(p_shard) v;
   return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
   return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;

@@ -2,7 +2,7 @@
 -- Domains are compared byte for byte. Attesting it again sets another expiry. Who did it is noted.
 -- It holds for the instance that is registered: when another one registers it is suspended until confirm_node, or until it is attested
 -- again. With p_any_instance it holds for every instance that the node's login registers, as when each node has a login of its own.
--- Locks: node_state. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
+-- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamptz default null,
                                                p_any_instance boolean default false, p_shard int default 0)
 returns void
@@ -13,6 +13,7 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
@@ -33,7 +34,7 @@ $$;
 
 -- Ends an attestation. Like a no_execute taint: running leases whose requirements the node does not meet without it are asked to stop at once.
 -- Gives whether there was one.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -42,6 +43,7 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);

@@ -1,6 +1,6 @@
 -- Confirms a node's suspended attestations: whoever runs it now is trusted as the one before. With p_instance_id only if that instance is the
 -- one that is registered. Gives how many there were.
--- Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02. Idempotent: yes.
+-- Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null, p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -8,6 +8,7 @@ declare
   v_node hwqueue.node;
   v_domains text[];
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);

@@ -1,11 +1,12 @@
 -- Gives a node nothing new until uncordon_node; what runs there goes on.
--- Locks: node_state. Raises: QHN01, QHA02. Idempotent: yes.
+-- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.cordon_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_node hwqueue.node;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   v_node := hwqueue.set_cordon(p_node, p_shard);
   if v_node.cordoned_at is null then

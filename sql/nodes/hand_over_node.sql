@@ -1,7 +1,7 @@
 -- Gives a node and its claims to another login or role: from then on its members may act for the node, and nobody else. For login roles that
 -- change (a role that all of them have), for a role that is gone, and for a machine that changes hands. What runs there goes on. Its
 -- attestations are suspended until confirm_node.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01 no such role, QHA02. Idempotent: yes.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01 no such role, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.hand_over_node(p_node uuid, p_login text, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -9,6 +9,7 @@ declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
     perform hwqueue.refuse('QHA01', format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),

@@ -9,7 +9,7 @@ as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 -- expired or are suspended as well. login: the role whose members may act for it; null: any worker. cores: {"core", "numa", "threads"} as
 -- declared, and "milli_used" where they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
 -- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null, p_after text default null,
                                               p_limit int default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz, cordoned boolean,
@@ -18,6 +18,7 @@ returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live bo
                login text, instance_id text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+  select hwqueue.require_all_tenants();
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
          n.drain_by is not null, n.labels, n.rack,
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,

@@ -1,13 +1,15 @@
 -- Puts a taint {"key", "value"?, "effect"} on a node; of the same key and effect there is one, so another value replaces it. Leases that
 -- do not tolerate it do not come there any more; with no_execute those that run there are asked to stop as well: at once, or when the
 -- seconds of their toleration are over.
--- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
+-- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_taint jsonb := hwqueue.parse_taint(p_taint, 'p_taint');
+  v_taint jsonb;
 begin
+  perform hwqueue.require_all_tenants();
+  v_taint := hwqueue.parse_taint(p_taint, 'p_taint');
   perform hwqueue.require_read_committed();
   perform hwqueue.edit_operator_taints(p_node, v_taint, v_taint ->> 'key', v_taint ->> 'effect', p_shard);
 end
@@ -15,11 +17,12 @@ $$;
 
 -- Takes an operator's taints of a key (with p_effect: of this effect alone) off a node; those that the node registered with stay. Claims
 -- that were to stop later because of it may stay; those that have been asked stay asked. Gives how many taints it took off.
--- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHA01, QHA02. Idempotent: yes.
+-- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null, p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');

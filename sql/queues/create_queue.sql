@@ -1,5 +1,5 @@
 -- Creates a queue. The same name with the same policy is a no-op, so that deployments can call it every time.
--- Locks: the queue's unique name. Raises: QHA01, QHQ02 exists with another policy. Idempotent: yes.
+-- Locks: the queue's unique name. Raises: QHA01, QHQ02 exists with another policy, QHA03. Idempotent: yes.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}', p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -7,6 +7,7 @@ declare
   v_row hwqueue.queue;
   v_existing hwqueue.queue;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_name(p_queue, 'queue');
   perform hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));

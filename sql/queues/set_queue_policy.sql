@@ -1,12 +1,14 @@
 -- Changes the policy keys that are given and keeps the rest; leases already spawned keep their rank.
--- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01. Idempotent: yes. Gives the whole policy.
+-- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01, QHA03. Idempotent: yes. Gives the whole policy.
 create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_row hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_row hwqueue.queue;
   v_before jsonb;
 begin
+  perform hwqueue.require_all_tenants();
+  v_row := hwqueue.find_queue(p_queue, p_shard);
   select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));

@@ -1,16 +1,18 @@
 -- What ended in each of the last p_minutes minutes, oldest first, of one queue or (null) of all together; minutes without are zeros.
 -- The last one is not over. claims: claims that ended, whatever became of them. failed: leases that are dead. retried: claims that did
 -- not complete and whose lease went back. wait, run: of completed leases, in seconds, half (95 of 100) of them at most.
--- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.throughput(p_queue text default null, p_minutes int default 60, p_shard int default 0)
 returns table (minute timestamptz, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint,
                wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_until timestamptz := date_trunc('minute', hwqueue.clock());
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   if p_minutes is null or p_minutes not between 1 and 1440 then
     perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
       'minutes are kept for a day');

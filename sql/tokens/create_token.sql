@@ -1,6 +1,6 @@
 -- Lets whoever knows a secret use the HTTP API. The secret is made, kept and shown by the caller; only its sha256 comes here.
 -- p_role: producer, viewer, operator, admin. p_tenant: the one tenant that it may see and spawn for; null: all.
--- Locks: none. Raises: QHA01, QHK02 the name is or was given. Idempotent: no.
+-- Locks: none. Raises: QHA01, QHK02 the name is or was given, QHA03. Idempotent: no.
 create or replace function hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text default null,
                                                 p_expires_at timestamptz default null, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -8,6 +8,7 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_shard(p_shard);
   perform hwqueue.check_name(p_name, 'p_name');
   if octet_length(p_secret_sha256) is distinct from 32 then

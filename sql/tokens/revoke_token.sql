@@ -1,9 +1,10 @@
 -- Ends a token of the HTTP API; servers that have seen it lately let it in for some seconds more.
--- Locks: the token's row. Raises: QHK01. Idempotent: yes. Gives whether it was not revoked before.
+-- Locks: the token's row. Raises: QHK01, QHA03. Idempotent: yes. Gives whether it was not revoked before.
 create or replace function hwqueue.revoke_token(p_name text, p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+  perform hwqueue.require_all_tenants();
   update hwqueue.api_token t
   set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting(), revoked_login = session_user
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;

@@ -52,9 +52,13 @@ begin
 end
 $$;
 
--- The life lines of all leases; ask for one by its lease_id.
+-- The life lines of all leases; ask for one by its lease_id. A caller of one tenant sees the tenant's own: what is another's is left out here,
+-- since the function's refusal would name it.
 create or replace view hwqueue.lease_history as
 select h.shard_id, l.lease_id, h.ordinal, h.at, h.event, h.attempt, h.claim_token, h.node_id, h.node_name, h.lasted, h.detail
 from hwqueue.shard s
 join hwqueue.lease l on l.shard_id = s.shard_id
+  and (coalesce(current_setting('hwqueue.tenant', true), '') = '' or exists (
+    select from hwqueue.placement_class c
+    where c.shard_id = l.shard_id and c.class_id = l.class_id and c.tenant = current_setting('hwqueue.tenant', true)))
 cross join lateral hwqueue.lease_history(l.lease_id, l.shard_id) h;

@@ -1,7 +1,7 @@
 -- What each registered node has and what of it is in use. state: live, silent (no sign of life within its timeout), cordoned, draining; live says
 -- the first of cordoned ones, too. Total null: not counted. gpu_milli_used: thousandths of devices; gpus_free, cores_free: those nobody uses, parts
 -- of devices included as devices of their own. claims: leases that run there. profile_id: the same for nodes that may run the same.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- Locks: none. Raises: QHA03. Idempotent: yes.
 create or replace function hwqueue.node_usage(p_state text default null, p_limit int default null, p_after text default null, p_shard int default 0)
 returns table (shard_id int, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamptz, claims bigint, slots int,
                cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus int, gpus_free int, gpu_milli_used bigint,
@@ -12,6 +12,7 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']), hwqueue.check_limit(p_limit);
   return query
     select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0), n.slots,

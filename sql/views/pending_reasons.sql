@@ -7,7 +7,7 @@
 -- words: what the class asks, for people. words and message are written for the first 500 rows, since that takes long; nearest names for the first 10.
 -- p_kind: no_match (nothing matches), contended (something matches, nothing is free); p_order: oldest, pending (most first);
 -- p_limit: null for all.
--- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.pending_reasons(p_queue text default null, p_kind text default null, p_class bigint default null,
                                                    p_order text default 'oldest', p_limit int default 100, p_shard int default 0)
 returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb,
@@ -17,7 +17,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_now timestamptz := hwqueue.clock();
   v_ids uuid[];
   v_none bit varying;
@@ -26,6 +26,7 @@ declare
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
   select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),

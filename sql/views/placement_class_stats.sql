@@ -2,7 +2,7 @@
 -- nodes, resources or trust domains: nodes). reach: the estimated share of the nodes that could take it, null before the first estimate.
 -- words: what the class asks, for people; of the first 500 rows, since they take long to write.
 -- Ordered by id: pass the last class_id of a page as p_after of the next.
--- Locks: none. Raises: QHQ01, QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0, p_limit int default 100, p_shard int default 0)
 returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb,
                anchors text[], patience interval, pending bigint, oldest_at timestamptz, running bigint, profiles bigint,
@@ -11,10 +11,11 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_ids bigint[];
 begin
   perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.check_limit(p_limit);
   v_ids := array(
     select c.class_id from hwqueue.placement_class c

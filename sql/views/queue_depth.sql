@@ -1,6 +1,6 @@
 -- What waits and runs in each queue. oldest_at: since when the oldest ready lease has been claimable; next_at: when the next scheduled one becomes so.
 -- stopping: running leases that were asked to stop; expired: claims that nobody has extended, for reap to end.
--- Locks: none. Raises: QHQ01. Idempotent: yes.
+-- Locks: none. Raises: QHQ01, QHA03. Idempotent: yes.
 create or replace function hwqueue.queue_depth(p_queue text default null, p_shard int default 0)
 returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint,
                oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
@@ -8,9 +8,11 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   return query
     select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
            r.oldest_at, d.next_at, q.paused_at

@@ -1,6 +1,6 @@
 -- How many nodes have each value of each label, how many of them are live and not cordoned, and how many leases run on them. Without p_label, the
 -- values that more nodes share come first: a label that names single nodes would fill the list.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.tag_distribution(p_label text default null, p_limit int default 100, p_shard int default 0)
 returns table (shard_id int, label text, value jsonb, nodes bigint, live bigint, claims bigint)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0 set jit = off

@@ -1,4 +1,7 @@
-"""What is another tenant's and what does not exist are answered alike, on every route."""
+"""What is another tenant's and what does not exist are answered alike, on every route.
+
+Each test runs in both directions: `theirs` is what one of two tenants has, and the other asks.
+"""
 
 import json
 from dataclasses import dataclass
@@ -40,9 +43,13 @@ BODIES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Theirs:
-    """What the tenant games has, each name and id of it told by nothing else."""
+    """What a tenant has, each name and id of it told by nothing else."""
 
+    tenant: str
+    reader: str
+    """The other tenant: who asks."""
     queue: str
+    node: str
     lease: str
     done: str
     service: str
@@ -51,28 +58,39 @@ class Theirs:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What nobody else may be told."""
-        return (self.lease, self.done, self.service, "secret-of-games", GAMES)
+        return (self.lease, self.done, self.service, self.task, self.tenant)
+
+    @property
+    def task(self) -> str:
+        """The task of its leases, a label of theirs, and what their errors say."""
+        return f"secret-of-{self.tenant}"
 
 
-@pytest.fixture
-def theirs(sql: Client, queue: str) -> Theirs:
-    """Leases of another tenant: one that waits, one that runs, one that failed."""
-    service = uuid4()
-    about: dict[str, Any] = {
-        "tenant": GAMES,
-        "service_id": service,
-        "labels": {"app": "secret-of-games"},
-    }
+@pytest.fixture(params=[(FILM, GAMES), (GAMES, FILM)], ids=lambda pair: f"{pair[0]}-asks")
+def theirs(sql: Client, queue: str, request: pytest.FixtureRequest) -> Theirs:
+    """Leases of two tenants, each with one that waits, one that runs, one that failed."""
+    reader, tenant = request.param
+    made(sql, queue, tenant, reader)
+    return made(sql, queue, reader, tenant)
+
+
+def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
+    """Leases of a tenant, told apart from all others."""
+    service, task = uuid4(), f"secret-of-{tenant}"
+    about: dict[str, Any] = {"tenant": tenant, "service_id": service, "labels": {"app": task}}
     node = uuid4()
     epoch = sql.register_node(node, NodeSpec(name=f"n-{node}", instance_id="one"))
-    sql.spawn_lease(queue, "secret-of-games", **about)
-    assert sql.claim_task([queue], node, epoch)
-    done = sql.spawn_lease(queue, "secret-of-games", max_attempts=1, **about)
-    [claim] = sql.claim_task([queue], node, epoch)
-    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "secret-of-games"})
-    lease = sql.spawn_lease(queue, "secret-of-games", **about)
+    sql.spawn_lease(queue, task, **about)
+    assert sql.claim_task([queue], node, epoch, tasks=[task])
+    done = sql.spawn_lease(queue, task, max_attempts=1, **about)
+    [claim] = sql.claim_task([queue], node, epoch, tasks=[task])
+    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": task})
+    lease = sql.spawn_lease(queue, task, **about)
     return Theirs(
+        tenant,
+        reader,
         queue,
+        str(node),
         str(lease.lease_id),
         str(done.lease_id),
         str(service),
@@ -108,7 +126,7 @@ async def test_a_route_tells_nothing_of_another_tenant(
     )
     for role in ROLES:
         told = set()
-        guarded.headers.update(token(role, FILM))
+        guarded.headers.update(token(role, theirs.reader))
         for lease, klass in asked:
             response = await ask(guarded, method, path, theirs, lease_id=lease, class_id=klass)
             text = response.text.replace(lease, "ID").replace(str(klass), "CLASS")
@@ -122,7 +140,67 @@ async def test_a_route_tells_nothing_of_another_tenant(
         assert len(told) <= 1
 
 
-def others(theirs: Theirs, lease: str, service: str) -> dict[str, dict[str, Any]]:
+FILTERS = {
+    (method.upper(), path): [each["name"] for each in route["parameters"] if each["in"] == "query"]
+    for path, routes in DOCUMENT["paths"].items()
+    for method, route in routes.items()
+    if any(each["in"] == "query" for each in route.get("parameters", ()))
+}
+HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code"}
+"""Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
+
+
+def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
+    """What a filter may name of another tenant's, and the like of it that does not exist.
+
+    Where lists go on after a given one, what does not exist comes right beside what does.
+    """
+    beside = str(UUID(int=UUID(theirs.lease).int ^ 1))
+    now = "2026-01-01T00:00:00Z"
+    return {
+        "tenant": (theirs.tenant, "nobody"),
+        "task": (theirs.task, "nothing"),
+        "actor": (theirs.tenant, "nobody"),
+        "service_id": (theirs.service, str(uuid4())),
+        "lease_id": (theirs.lease, beside),
+        "node_id": (theirs.node, str(uuid4())),
+        "class_id": (str(theirs.class_id), str(10**12)),
+        "before": (theirs.lease, beside),
+        "after": (theirs.lease, beside),
+        "name": (f"n-{theirs.node}", "nothing"),
+        "since": (now, now),
+        "until": (now, now),
+    }
+
+
+def test_every_filter_is_tried() -> None:
+    assert {name for names in FILTERS.values() for name in names} == {
+        *HARMLESS,
+        *named(Theirs(*[str(uuid4())] * 7, 0)),
+    }
+    assert len(FILTERS) >= 10
+
+
+@pytest.mark.parametrize(("method", "path"), FILTERS, ids=lambda part: part)
+async def test_a_filter_tells_nothing_of_another_tenant(
+    guarded: Http, token: Token, theirs: Theirs, method: str, path: str
+) -> None:
+    """What is another's filters as what does not exist, and nothing of it is listed."""
+    for role in ROLES:
+        guarded.headers.update(token(role, theirs.reader))
+        for name in FILTERS[method, path]:
+            told = []
+            for value in named(theirs).get(name, ()):
+                response = await guarded.request(method, path, params={name: value, "limit": 100})
+                text = response.text.replace(value, "IT")
+                assert [secret for secret in theirs.secrets if secret in text] == []
+                found = json.loads(text)
+                found.pop("request_id", None)
+                told.append((response.status_code, json.dumps(found)))
+            assert told[:1] == told[1:]
+
+
+def others(lease: str, service: str) -> dict[str, dict[str, Any]]:
     """Options that name a lease or a service, in every way there is, by what they do."""
     entry = {
         target: encode(WireIntent(affinity=(_entry(target, target_id),))).hex()
@@ -155,18 +233,18 @@ def _entry(target: TargetType, target_id: str) -> Affinity:
     return Affinity(category, Strength.REQUIRED, direction, target, UUID(target_id))
 
 
-WAYS = tuple(others(Theirs("", str(uuid4()), "", str(uuid4()), 0), str(uuid4()), str(uuid4())))
+WAYS = tuple(others(str(uuid4()), str(uuid4())))
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_one_names_must_be_ones_own(
     guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
 ) -> None:
-    headers = token("producer", FILM)
+    headers = token("producer", theirs.reader)
     before = sql.list_leases(queue=theirs.queue)
     told = []
     for lease, service in ((theirs.lease, theirs.service), (str(uuid4()), str(uuid4()))):
-        options = others(theirs, lease, service)[way]
+        options = others(lease, service)[way]
         spec = {"task": "draw", "options": options}
         for path, body, field in (
             ("", {"queue": theirs.queue, **spec}, "options.placement"),
@@ -189,10 +267,10 @@ async def test_what_one_names_must_be_ones_own(
 async def test_a_change_names_ones_own_too(
     guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
 ) -> None:
-    headers = token("producer", FILM)
-    own = sql.spawn_lease(theirs.queue, "draw", tenant=FILM).lease_id
+    headers = token("producer", theirs.reader)
+    own = sql.spawn_lease(theirs.queue, "draw", tenant=theirs.reader).lease_id
     before = sql.get_lease(own)
-    changes = others(theirs, theirs.lease, theirs.service)[way]
+    changes = others(theirs.lease, theirs.service)[way]
     response = await guarded.patch(f"{V1}/leases/{own}", json=changes, headers=headers)
     assert problem(response, 403, "QHA03")["field"] == "changes.placement"
     assert sql.get_lease(own) == before
@@ -203,10 +281,10 @@ async def test_ones_own_may_be_named(
     guarded: Http, sql: Client, token: Token, theirs: Theirs, way: str
 ) -> None:
     service = uuid4()
-    own = sql.spawn_lease(theirs.queue, "draw", tenant=FILM, service_id=service).lease_id
-    options = others(theirs, str(own), str(service))[way]
+    own = sql.spawn_lease(theirs.queue, "draw", tenant=theirs.reader, service_id=service).lease_id
+    options = others(str(own), str(service))[way]
     body = {"queue": theirs.queue, "task": "draw", "options": options}
-    ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer", FILM)), 201)
+    ok(await guarded.post(f"{V1}/leases", json=body, headers=token("producer", theirs.reader)), 201)
 
 
 async def test_leases_of_a_batch_may_name_each_other(
@@ -224,7 +302,7 @@ async def test_leases_of_a_batch_may_name_each_other(
 
 async def test_a_service_is_its_first_users(guarded: Http, token: Token, theirs: Theirs) -> None:
     """Else leases of one tenant could keep those of another away from the nodes they run on."""
-    headers, own = token("producer", FILM), str(uuid4())
+    headers, own = token("producer", theirs.reader), str(uuid4())
     body: dict[str, Any] = {"queue": theirs.queue, "task": "draw"}
     refused = body | {"options": {"service_id": theirs.service}}
     found = problem(await guarded.post(f"{V1}/leases", json=refused, headers=headers), 403, "QHA03")
@@ -232,7 +310,7 @@ async def test_a_service_is_its_first_users(guarded: Http, token: Token, theirs:
     apart = {"require": [{"service": own, "domain": "node", "away": True}]}
     mine = body | {"options": {"service_id": own, "placement": apart}}
     ok(await guarded.post(f"{V1}/leases", json=mine, headers=headers), 201)
-    other = token("producer", GAMES)
+    other = token("producer", theirs.tenant)
     problem(await guarded.post(f"{V1}/leases", json=mine, headers=other), 403, "QHA03")
 
 
@@ -240,6 +318,6 @@ async def test_callers_for_all_tenants_may_name_everything(
     guarded: Http, token: Token, theirs: Theirs
 ) -> None:
     headers = token("producer")
-    for options in others(theirs, theirs.lease, theirs.service).values():
+    for options in others(theirs.lease, theirs.service).values():
         body = {"queue": theirs.queue, "task": "draw", "options": options}
         ok(await guarded.post(f"{V1}/leases", json=body, headers=headers), 201)

@@ -1,0 +1,323 @@
+"""Every function that a login may call, asked by a caller of one tenant (`hwqueue.tenant`).
+
+What is another tenant's is answered word for word as what does not exist, in both directions. The
+functions are the catalog's: a new one fails until it is said here how it answers.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.sql.api import Api, Row, read_refusal
+
+FILM, GAMES = TENANTS = "film", "games"
+ROLES = ["hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admin"]
+
+_GRANTED = """
+  select distinct p.proname::text
+  from pg_proc p cross join unnest(%s::text[]) r(role)
+  where p.pronamespace = 'hwqueue'::regnamespace
+    and has_function_privilege(r.role, p.oid, 'execute')
+"""
+_REQUIRED = """
+  select p.proargnames[a.place], format_type(a.type, null)
+  from pg_proc p cross join unnest(p.proargtypes) with ordinality a(type, place)
+  where p.pronamespace = 'hwqueue'::regnamespace and p.proname = %s
+    and a.place <= p.pronargs - p.pronargdefaults
+"""
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True)
+class Things:
+    """What a tenant has, or what nobody has."""
+
+    tenant: str
+    lease: UUID
+    done: UUID
+    service: UUID
+    node: UUID
+    class_id: int
+
+    @property
+    def task(self) -> str:
+        """The task of its leases; a label and a key have that name, too."""
+        return f"secret-of-{self.tenant}"
+
+    def hidden(self, text: str) -> str:
+        """The text without what names these."""
+        for value in (self.lease, self.done, self.service, self.node, self.task, self.tenant):
+            text = text.replace(str(value), "IT")
+        return text.replace(str(self.class_id), "CLASS")
+
+
+@pytest.fixture
+def queue(api: Api) -> str:
+    """A queue that all tenants use."""
+    return api.queue()
+
+
+@pytest.fixture
+def things(api: Api, queue: str) -> dict[str, Things]:
+    """What each of two tenants has: leases that wait, run and failed, a service, a node's claim."""
+    return {tenant: _made(api, queue, tenant) for tenant in TENANTS}
+
+
+def _made(api: Api, queue: str, tenant: str) -> Things:
+    service, task, node = uuid4(), f"secret-of-{tenant}", api.node()
+    about = {"tenant": tenant, "service_id": str(service), "labels": {"app": task}}
+    done = api.spawn(queue, task, max_attempts=1, **about)
+    [claim] = api.claim(node, queue, tasks=[task])
+    api.value("fail_lease", lease=done, token=claim["claim_token"], error={"message": task})
+    api.spawn(queue, task, **about)
+    assert api.claim(node, queue, tasks=[task])
+    lease = api.spawn(queue, task, idempotency_key=task, **about)
+    class_id = api.row("explain_lease", lease=lease)["class_id"]
+    return Things(tenant, lease, done, service, node.node_id, class_id)
+
+
+def nobodys(like: Things) -> Things:
+    """Ids and names that do not exist; the lease's comes right after the one that is like it."""
+    return Things("nobody", UUID(int=like.lease.int ^ 1), uuid4(), uuid4(), uuid4(), 10**12)
+
+
+def _placements(its: Things) -> list[Row]:
+    at = {"domain": "node"}
+    return [
+        {"require": [{"lease": str(its.lease), **at}]},
+        {"require": [{"lease": str(its.lease), **at, "away": True}]},
+        {"prefer": [{"when": {"service": str(its.service)}}]},
+        {"require": [{"service": str(its.service), **at, "away": True}]},
+        {"require": [{"leases": {"labels": {}}, **at, "tenants": [its.tenant]}]},
+    ]
+
+
+def _options(caller: str, its: Things) -> list[Row]:
+    """Options of leases that name what is its. Not its service_id: an unknown one is free."""
+    named = [{"placement": placement} for placement in _placements(its)]
+    return [{"tenant": its.tenant}, *({"tenant": caller, **options} for options in named)]
+
+
+Calls = Callable[[str, str, Things], list[Row]]
+"""The arguments to try: by who calls, the queue, and whose things are named."""
+
+
+def _by_lease(**more: Any) -> Calls:
+    return lambda _caller, _queue, its: [{"lease": its.lease, **more}]
+
+
+def _by_service(**more: Any) -> Calls:
+    return lambda _caller, _queue, its: [{"service": its.service, **more}]
+
+
+def _spawn(caller: str, queue: str, its: Things) -> list[Row]:
+    return [{"queue": queue, "task": "t", "options": each} for each in _options(caller, its)]
+
+
+def _batch(caller: str, queue: str, its: Things) -> list[Row]:
+    own = {"task": "t", "options": {"tenant": caller}}
+    return [
+        {"queue": queue, "leases": [own, {"task": "t", "options": each}]}
+        for each in _options(caller, its)
+    ]
+
+
+def _update(caller: str, _queue: str, its: Things) -> list[Row]:
+    return [{"lease": its.lease, "changes": {"priority": 3}}]
+
+
+def _match(caller: str, _queue: str, its: Things) -> list[Row]:
+    return [{"placement": {}, "options": {"tenant": its.tenant}}] + [
+        {"placement": placement, "options": {"tenant": caller}} for placement in _placements(its)
+    ]
+
+
+def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
+    return [
+        {"tenant": its.tenant},
+        {"service": its.service},
+        {"node": its.node},
+        {"task": its.task},
+    ]
+
+
+# Answers about another's as about nothing.
+ALIKE: dict[str, Calls] = {
+    "get_lease": _by_lease(),
+    "update_lease": _update,
+    "cancel_lease": _by_lease(reason="no"),
+    "requeue_lease": lambda _caller, _queue, its: [{"lease": its.done}],
+    "lease_history": _by_lease(),
+    "explain_lease": _by_lease(),
+    "spawn_lease": _spawn,
+    "spawn_leases": _batch,
+    "match_nodes": _match,
+    "match_page": _match,
+    "list_leases": _list,
+    "service_policy": _by_service(),
+    "set_service_policy": _by_service(policy={}),
+}
+
+# About all tenants at once: refused, whatever it is asked about.
+REFUSED = {
+    *("explain_class", "what_if", "node_claims", "list_events", "requeue_failed"),
+    *("pending_reasons", "placement_class_stats", "tag_distribution"),
+    *("list_nodes", "list_queues", "queue_depth", "node_usage", "throughput", "metrics"),
+    *("verify_invariants", "adopt_lease", "pause_queue", "resume_queue"),
+    *("create_queue", "set_queue_policy", "drop_queue", "set_event_retention"),
+    *("cordon_node", "uncordon_node", "drain_node", "deregister_node"),
+    *("taint_node", "untaint_node", "attest_node", "revoke_attestation"),
+    *("confirm_node", "hand_over_node", "create_token", "list_tokens", "revoke_token"),
+}
+
+# The setting changes nothing: what workers call, and what the HTTP server asks for itself.
+NOT_NARROWED = {
+    *("register_node", "heartbeat_node", "claim_task", "settle_and_claim", "complete_lease"),
+    *("complete_leases", "fail_lease", "release_lease", "extend_claim", "lease_outlook"),
+    *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
+}
+
+
+def _granted(conn: psycopg.Connection[Any], roles: list[str]) -> set[str]:
+    return {name for (name,) in conn.execute(_GRANTED, [roles]).fetchall()}
+
+
+def test_every_function_has_its_entry(conn: psycopg.Connection) -> None:
+    entries = [*ALIKE, *REFUSED, *NOT_NARROWED]
+    assert len(entries) == len(set(entries))
+    assert set(entries) == _granted(conn, ROLES)
+
+
+def test_a_new_function_has_none(conn: psycopg.Connection) -> None:
+    with conn.transaction(force_rollback=True):
+        conn.execute("create function hwqueue.fresh() returns int language sql return 1")
+        conn.execute("grant execute on function hwqueue.fresh() to hwqueue_producer")
+        assert _granted(conn, ROLES) - {*ALIKE, *REFUSED, *NOT_NARROWED} == {"fresh"}
+
+
+def test_what_is_not_narrowed_is_for_workers(conn: psycopg.Connection) -> None:
+    """And documented, each by its name."""
+    for_producers = _granted(conn, ["hwqueue_producer"])
+    assert NOT_NARROWED & for_producers == {"schema_version"}
+    workers = _granted(conn, ["hwqueue_worker"])
+    assert NOT_NARROWED - workers == {"check_token"}
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
+    assert {name for name in NOT_NARROWED if f"`{name}`" not in page} == set()
+
+
+@contextmanager
+def only(api: Api, tenant: str) -> Iterator[None]:
+    """Call for one tenant inside; nothing of it stays."""
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute("select set_config('hwqueue.tenant', %s, true)", [tenant])
+        yield
+
+
+def answer(api: Api, caller: str, function: str, arguments: Row) -> str:
+    """All that a caller of the tenant is told: the rows, or the refusal."""
+    with only(api, caller):
+        try:
+            return str(api.rows(function, **arguments))
+        except psycopg.Error as error:
+            return str(read_refusal(error))
+
+
+def secrets(things: Things) -> list[str]:
+    """What nobody else may be told."""
+    return [str(things.lease), str(things.done), str(things.service), things.task, things.tenant]
+
+
+@pytest.mark.parametrize("caller", TENANTS)
+@pytest.mark.parametrize("function", ALIKE)
+def test_anothers_is_answered_as_what_does_not_exist(
+    api: Api, queue: str, things: dict[str, Things], function: str, caller: str
+) -> None:
+    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    none, own = nobodys(theirs), things[caller]
+    before = api.contents()
+    tries = [ALIKE[function](caller, queue, its) for its in (theirs, none, own)]
+    for foreign, unknown, mine in zip(*tries, strict=True):
+        told = theirs.hidden(answer(api, caller, function, foreign))
+        assert told == none.hidden(answer(api, caller, function, unknown))
+        # else the call proves nothing: it is wrong in itself
+        assert told != own.hidden(answer(api, caller, function, mine))
+    assert api.contents() == before
+
+
+@pytest.mark.parametrize("caller", TENANTS)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"state": "pending"}, {"state": "failed"}, {"limit": 1000}], ids=str
+)
+def test_lists_name_nothing_of_another(
+    api: Api, queue: str, things: dict[str, Things], arguments: Row, caller: str
+) -> None:
+    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    for more in ({}, {"queue": queue}):
+        told = answer(api, caller, "list_leases", arguments | more)
+        assert things[caller].task in told
+        assert [secret for secret in secrets(theirs) if secret in told] == []
+
+
+@pytest.mark.parametrize("caller", TENANTS)
+@pytest.mark.parametrize("function", sorted(REFUSED))
+def test_what_is_about_all_tenants_is_refused(
+    api: Api, queue: str, things: dict[str, Things], function: str, caller: str
+) -> None:
+    """In the same words whatever it is asked about, and before anything is looked up."""
+    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    required = api.conn.execute(_REQUIRED, [function]).fetchall()
+    told = set()
+    before = api.contents()
+    for its, name in ((theirs, queue), (nobodys(theirs), "none"), (things[caller], queue)):
+        ids = {"p_queue": name, "p_node": its.node, "p_class": its.class_id, "p_lease": its.lease}
+        call = sql.SQL("select * from hwqueue.{}({})").format(
+            sql.Identifier(function),
+            sql.SQL(", ").join(
+                sql.SQL("{} => {}::{}").format(
+                    sql.Identifier(each), sql.Literal(ids.get(each)), sql.SQL(kind)
+                )
+                for each, kind in required
+            ),
+        )
+        with only(api, caller), pytest.raises(psycopg.Error) as caught, api.conn.transaction():
+            api.conn.execute(call)
+        refusal = read_refusal(caught.value)
+        assert refusal.code == "QHA03"
+        assert refusal.hint
+        told.add(str(refusal))
+    assert len(told) == 1
+    assert _UUID.search(*told) is None
+    assert api.contents() == before
+
+
+def test_a_view_is_refused_or_shows_ones_own(api: Api, things: dict[str, Things]) -> None:
+    names = api.conn.execute(
+        "select relname::text from pg_class"
+        " where relnamespace = 'hwqueue'::regnamespace and relkind = 'v'"
+    ).fetchall()
+    assert len(names) >= 8
+    for (name,) in names:
+        told = answer_of_view(api, FILM, name)
+        assert [secret for secret in secrets(things[GAMES]) if secret in told] == []
+        if name == "lease_history":
+            assert str(things[FILM].lease) in told
+        else:
+            assert "code='QHA03'" in told, name
+
+
+def answer_of_view(api: Api, caller: str, name: str) -> str:
+    """All that a caller of the tenant reads in a view, or the refusal."""
+    with only(api, caller):
+        try:
+            query = sql.SQL("select * from hwqueue.{}").format(sql.Identifier(name))
+            return str(api.conn.execute(query).fetchall())
+        except psycopg.Error as error:
+            return str(read_refusal(error))
