@@ -18,3 +18,5 @@ from (
 where c.shard_id = w.shard_id and c.class_id = w.class_id and w.cost > 1;
 
 drop function if exists hwqueue.regexp_danger(text);
+drop function if exists hwqueue.reap_classes(bigint, int, int);
+drop function if exists hwqueue.expire_claims(int, timestamptz, int, timestamptz);

@@ -1,8 +1,10 @@
 -- Ends claims that have expired (plus the queue's grace), oldest first: one attempt used, put back at once while attempts are left.
--- A node that is at work is left alone, and its claims use up none of the limit: the next reap will see.
+-- A node that is at work is left alone, and its claims use up none of the limit: the next reap will see. Stops after p_until, by the real
+-- clock, but not before it has ended one.
 -- Locks: node_state of the nodes where something was set aside, then the claims, all skip locked: the claim of a node at work is not held; the
 -- lease rows. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.expire_claims(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz) returns int
+create or replace function hwqueue.expire_claims(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz, p_until timestamptz)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -19,6 +21,9 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
+    if clock_timestamp() >= p_until then
+      return v_count;
+    end if;
   end loop;
   for v_claim in
     select c.*
@@ -31,6 +36,9 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
+    if clock_timestamp() >= p_until then
+      return v_count;
+    end if;
   end loop;
   return v_count;
 end

@@ -2,9 +2,10 @@
 -- tainted nodes, or their queue was dropped; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are
 -- silent and which classes no node may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes
 -- at most p_limit and
--- skips what others hold.
+-- skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
+-- under a statement_timeout, too.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
--- more: a part has reached its limit, call again.
+-- more: a part has reached its limit or used up its time, call again.
 -- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
 -- Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0', p_shard int default 0)
@@ -33,10 +34,20 @@ begin
 end
 $$;
 
+-- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of statement_timeout, where that is less.
+-- Of the real clock: it is about what the server can do, not about what is due.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.upkeep_budget() returns interval
+language sql stable
+as $$
+  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
+$$;
+
 -- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
 -- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are looked at for the same
 -- reason.
--- What holds up others comes last: nodes.
+-- What holds up others comes last: nodes. Where estimates have used up the time, watching classes and judging ahead take turns, by the
+-- version of the mark: each gets its step in every other call.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
 create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamptz, p_shard int,
@@ -58,6 +69,7 @@ declare
   v_judged record;
   v_dropped int;
   v_uncounted boolean := false;
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
@@ -79,10 +91,14 @@ begin
     reaches := v_estimated.reaches;
     v_from.class_id := v_estimated.next_after;
     if v_again then
-      v_from.estimated_at := p_now;
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
-      v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
+      if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
+        v_from.estimated_at := p_now;
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
+      else
+        v_uncounted := true;
+      end if;
     end if;
   end if;
   perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
@@ -91,15 +107,21 @@ begin
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
   if p_holds then
     perform hwqueue.split_profiles(p_limit, p_shard);
-    select c.judged, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, p_shard) c;
-    v_from.judged_profile := v_judged.next_after;
-    v_uncounted := v_uncounted or v_judged.judged = p_limit;
+    if clock_timestamp() < v_until or p_mark.version % 2 = 1 then
+      select c.more, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
+      v_from.judged_profile := v_judged.next_after;
+      v_uncounted := v_uncounted or v_judged.more;
+    else
+      v_uncounted := true;
+    end if;
   end if;
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
-  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
+  v_until := clock_timestamp() + hwqueue.upkeep_budget();
+  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
   v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
-  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
+  more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
+    or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);

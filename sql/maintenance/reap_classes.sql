@@ -3,9 +3,11 @@
 -- Looks at p_limit profiles after p_after, in turn over the calls, and judges up to p_limit classes, each for one profile. Profiles that
 -- nobody registers with any more are left out. Also forgets which transactions ran when a profile judged last, once they have ended: each
 -- is an index probe for every claim.
--- Returns how many it judged, and where to go on: at the same profile if the limit came in between.
+-- Stops after p_until, by the real clock, but not before it has judged something.
+-- Returns how many it judged, whether there may be more, and where to go on: at the same profile if the limit or the time came in between.
 -- Locks: profile rows, skip locked; the shard's row, skip locked.
-create or replace function hwqueue.reap_classes(p_after bigint, p_limit int, p_shard int, out judged int, out next_after bigint)
+create or replace function hwqueue.reap_classes(p_after bigint, p_limit int, p_until timestamptz, p_shard int,
+                                                out judged int, out more boolean, out next_after bigint)
 language plpgsql volatile
 as $$
 declare
@@ -19,6 +21,7 @@ declare
   v_count int;
 begin
   judged := 0;
+  more := true;
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
@@ -31,7 +34,7 @@ begin
   loop
     loop
       v_wanted := least(500, p_limit - judged);
-      if v_wanted = 0 then
+      if v_wanted = 0 or judged > 0 and clock_timestamp() >= p_until then
         next_after := v_profile_id - 1;
         return;
       end if;
@@ -47,6 +50,7 @@ begin
       exit when v_count < v_wanted;
     end loop;
   end loop;
+  more := judged = p_limit;
   next_after := coalesce(v_last, 0);
 end
 $$;

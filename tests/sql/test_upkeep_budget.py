@@ -1,0 +1,115 @@
+"""reap under a statement timeout: what one call does is bounded, kept, and gone on with."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock, install_clock
+from tests.fix_db import fresh_database
+from tests.sql.api import Api, Node, Row
+from tests.sql.test_placement_cost import counting, dear
+
+NODES = 12
+CLASSES = 3  # so many are one batch, and no more
+MINUTE = timedelta(minutes=1)
+
+_LEFT = """
+  select (select count(*) from hwqueue.claim), (select count(*) from hwqueue.ready where deadline is not null),
+         (select count(*) from hwqueue.scheduled),
+         (select count(*) from hwqueue.profile p
+          where exists (select from hwqueue.node n where n.profile_id = p.profile_id and n.deregistered_at is null)
+            and hwqueue.has_new_classes(p.classes_seen, p.classes_unseen, 0))
+"""  # noqa: E501
+
+
+@pytest.fixture
+def dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """A database of the test's own: what others left to be done would be counted."""
+    with fresh_database(server_dsn, template) as made:
+        yield made
+
+
+@pytest.fixture
+def clock(conn: psycopg.Connection[Any]) -> Clock:
+    """The clock of that database."""
+    return install_clock(conn)
+
+
+@pytest.fixture
+def nodes(api: Api) -> list[Node]:
+    """Nodes that are no two alike."""
+    return [api.node(labels={"host": f"n{number}"}, slots=1000) for number in range(NODES)]
+
+
+def much_to_do(api: Api, clock: Clock, nodes: list[Node], claims: int) -> None:
+    """Claims that have expired, leases past their deadline, due ones, and classes to be judged."""
+    queue, dears = api.queue(claim_timeout=60), api.queue()
+    api.rows("spawn_leases", queue=queue, leases=[{"task": "t"}] * claims)
+    for node in nodes:
+        api.claim(node, queue, qty=-(-claims // len(nodes)))
+    for _ in range(5):
+        api.spawn(dears, deadline=(clock.now() + MINUTE).isoformat())
+        api.spawn(dears, delay=60)
+    for number in range(CLASSES):
+        api.spawn(dears, placement=dear(number))
+    clock.advance(2 * MINUTE)
+
+
+def left(api: Api) -> tuple[int, ...]:
+    """What there is still to do: claims, deadlines, due leases, profiles that have not judged."""
+    row = api.conn.execute(_LEFT).fetchone()
+    assert row is not None
+    return row
+
+
+def test_a_call_without_time_does_a_step_of_each(api: Api, clock: Clock, nodes: list[Node]) -> None:
+    much_to_do(api, clock, nodes, claims=NODES)
+    assert left(api) == (NODES, 5, 5, NODES)
+    api.conn.execute(
+        "create or replace function hwqueue.upkeep_budget() returns interval"
+        " language sql stable as $$ select interval '0' $$"
+    )
+    batch, calls = CLASSES * 8, list[Row]()
+    while not calls or calls[-1]["more"]:
+        assert len(calls) < 5 * NODES
+        before = left(api)
+        with counting(api.conn) as counted:
+            calls.append(api.row("reap"))
+        assert calls[-1]["expired"] <= 1
+        assert before[-1] - left(api)[-1] <= 1
+        # estimates, and either what is watched or the next profile
+        assert counted.judged <= batch * (NODES + NODES)
+    assert left(api) == (0, 0, 0, 0)
+    assert sum(row["expired"] for row in calls) == NODES
+    assert sum(row["deadlines"] for row in calls) == 5
+
+
+def test_it_gets_done_under_a_statement_timeout(api: Api, clock: Clock, nodes: list[Node]) -> None:
+    """Ended claims alone take several times as long."""
+    much_to_do(api, clock, nodes, claims=3000)
+    api.conn.execute("set statement_timeout = '300ms'")
+    calls, done = 0, False
+    while not done and calls < 1000:
+        calls += 1
+        try:
+            done = not api.row("reap", limit=10_000)["more"]
+        except psycopg.errors.QueryCanceled:
+            continue  # a busy machine: what earlier calls did is kept
+    api.conn.execute("set statement_timeout = 0")
+    assert done
+    assert calls > 1
+    assert left(api) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "budget"),
+    [("0", 1000), ("1min", 1000), ("4s", 1000), ("2s", 500), ("100ms", 25)],
+)
+def test_the_budget_is_a_quarter_of_the_timeout(api: Api, timeout: str, budget: int) -> None:
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute("select set_config('statement_timeout', %s, true)", [timeout])
+        row = api.conn.execute("select hwqueue.upkeep_budget()").fetchone()
+    assert row == (timedelta(milliseconds=budget),)
