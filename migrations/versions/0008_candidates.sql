@@ -34,7 +34,6 @@ drop function if exists hwqueue.note_blocked(hwqueue.node_state, boolean, int);
 drop function if exists hwqueue.judge_classes(hwqueue.node, hwqueue.node_state, int);
 
 -- Replaced by decide_class and take_entries: the class decides first, the entry is locked last.
-drop function if exists hwqueue.pick_leases(hwqueue.node_state, hwqueue.node_load, int[], text[], int, bigint[], boolean, timestamptz, int);
 drop function if exists hwqueue.try_front(hwqueue.node_state, int, text[], int, bigint, bigint, bigint[], hwqueue.headroom, int, timestamptz, int);
 drop function if exists hwqueue.try_best(bigint[], double precision[], bigint[], uuid, int[], int, int, int, timestamptz, int);
 drop function if exists hwqueue.enter_first(tid[], bigint[], uuid, boolean, timestamptz, int);

@@ -9,15 +9,3 @@ begin
     where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id);
 end
 $$;
-
--- Whether take_front leaves out these classes: those of a longer list it cannot.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.leaves_out(p_profile_id bigint, p_queue_id int, p_without bigint[], p_shard int) returns boolean
-language plpgsql volatile
-as $$
-begin
-  return p_without = '{}' or exists (
-    select 1 from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id and cardinality(s.classes) <= 200);
-end
-$$;

@@ -1,10 +1,10 @@
 -- Locks the best ready entries that a node may run now, up to p_limit of them that score alike (one, where something is counted: what
 -- fits changes with each), and gives their places, best first; no places: there are none. entry: the only one, if it is deleted already.
--- p_without: classes known to be blocked.
+-- p_without: classes known to be blocked; p_is_new: one of them for a term that has to be published first.
 -- A node of a new kind has not seen all classes yet: judges up to eight batches of them while there is nothing.
 -- Locks: the profile row, skip locked; the entries, skip locked; as enter_terms and publish_terms. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids int[], p_tasks text[], p_limit int, p_without bigint[],
-  p_now timestamptz, p_shard int)
+  p_is_new boolean, p_now timestamptz, p_shard int)
 returns hwqueue.picked
 language plpgsql volatile
 as $$
@@ -19,7 +19,7 @@ declare
   v_fit record;
   v_policy record;
   v_taken record;
-  v_is_new boolean := false;
+  v_is_new boolean := p_is_new;
   v_awaits boolean := false;
   v_published int;
   v_moved boolean;
@@ -30,11 +30,7 @@ begin
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
     return v_picked;
   end if;
-  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    -- who asks is alive: where leases may spread to is a matter of live nodes
-    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
-    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
-  end if;
+  perform hwqueue.note_alive(p_state, p_now, p_shard);
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored

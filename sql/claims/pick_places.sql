@@ -9,37 +9,105 @@ language plpgsql volatile
 as $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
-  v_without bigint[] := '{}';
+  v_eligible hwqueue.profile_queue;
+  v_front record;
   v_blocked bigint[] := '{}';
-  v_checked bigint[];
+  v_is_new boolean := false;
   v_picked hwqueue.picked;
 begin
   v_picked.score := 0;
   if p_is_plain then
-    v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-    if cardinality(v_checked) between 1 and 200 then  -- more are asked about in pick_leases
-      v_without := hwqueue.without_entries(p_state.profile_id, v_checked, p_queue_ids[1], p_shard);
-      if p_state.meets_blocked and cardinality(v_without) < cardinality(v_checked) then
-        v_blocked := hwqueue.blocked_classes(array(select c from unnest(v_checked) c where c <> all (v_without)),
-                                             hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
-        v_without := v_without || v_blocked;
-      end if;
-    end if;
-    if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
-                                            v_without, p_room, v_limit, p_now, p_shard);
+    select s.* into v_eligible
+    from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+    if v_eligible.checked = '{}' then
+      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
+                                            p_tried_rank, p_tried_position, '{}', p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
-      v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-      v_picked.places := hwqueue.before_checked(v_picked.places, v_checked);
+      v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
+    elsif v_eligible.checked is not null then
+      v_front := hwqueue.take_at_front(v_eligible, p_state, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
+      v_picked.places := v_front.places;
+      v_picked.counted := v_front.counted;
+      v_picked.entry := v_front.entry;
+      v_blocked := v_front.blocked;
+      v_is_new := v_front.is_new;
     end if;
   end if;
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
-    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, p_now, p_shard);
-  elsif v_checked <> '{}' then
+    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
+  elsif v_eligible.checked <> '{}' then
     perform hwqueue.note_met(p_state, v_blocked <> '{}', false, p_shard);
   end if;
   return v_picked;
+end
+$$;
+
+-- Takes what is at the front of a plain node's only queue, some of whose classes must be checked: see take_entries. Where the node has met
+-- blocked classes and one that must be checked comes first, which are blocked is asked in one statement. No places: nothing there can be had.
+-- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
+-- Locks: as take_entries. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window int,
+  p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int,
+  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
+language plpgsql volatile
+as $$
+declare
+  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_node hwqueue.node;
+  v_seen record;
+  v_taken record;
+begin
+  places := '{}';
+  blocked := '{}';
+  is_new := false;
+  v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
+  if v_seen.positions = '{}' then
+    return;
+  end if;
+  if v_seen.checked <> '{}' then
+    perform hwqueue.note_alive(p_state, p_now, p_shard);
+    v_node := hwqueue.read_node(p_state.node_id, p_shard);
+    v_node.profile_id := p_state.profile_id;  -- as it is judged
+    if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
+      if cardinality(p_eligible.classes) > 200 then
+        return;  -- more are asked about in pick_leases
+      end if;
+      blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
+      if cardinality(blocked) = cardinality(p_eligible.checked) then  -- as if they were not there
+        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_eligible.queue_id, p_tasks, p_window,
+                                     null, null, blocked, p_room, p_limit, p_now, p_shard);
+        places := hwqueue.before_checked(places, hwqueue.checked_at_front(p_state.profile_id, p_eligible.queue_id, p_shard));
+        return;
+      elsif blocked && v_seen.checked then
+        v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+      end if;
+    end if;
+  end if;
+  if v_seen.checked = '{}' then
+    places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
+                                   array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
+  elsif v_seen.positions <> '{}' then
+    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, p_limit, v_node, p_now, p_shard);
+    places := v_taken.places;
+    counted := v_taken.counted;
+    entry := v_taken.entry;
+    blocked := case when v_taken.blocked is null then blocked else blocked || v_taken.blocked end;
+    is_new := v_taken.reason is not distinct from 'unpublished';
+  end if;
+end
+$$;
+
+-- Who asks is alive: where leases may spread to is a matter of live nodes.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
+    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
+  end if;
 end
 $$;
 
@@ -73,32 +141,5 @@ begin
     where cardinality(p_checked) > 200 or e.class_id = any (p_checked) order by p.n limit 1;
   end if;
   return case when v_first is null then p_places else p_places[1 : v_first - 1] end;
-end
-$$;
-
--- Those of these classes of a queue that have no ready entry; none where that is of no use (take_front) or takes long: of up to 32 classes.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.without_entries(p_profile_id bigint, p_classes bigint[], p_queue_id int, p_shard int) returns bigint[]
-language plpgsql volatile
-as $$
-declare
-  v_from record;
-begin
-  if cardinality(p_classes) > 32 then
-    return '{}';
-  end if;
-  select f.tier, f.rank, f.position, e.is_even into v_from
-  from hwqueue.profile_queue e
-  cross join lateral hwqueue.queue_front(p_queue_id, p_shard) f
-  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id;
-  if v_from.tier is null or not v_from.is_even then
-    return '{}';
-  end if;
-  return array(
-    select c from unnest(p_classes) c
-    where (
-      select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = c and (r.tier, r.rank, r.position) >= (v_from.tier, v_from.rank, v_from.position)
-      order by r.tier, r.rank, r.position limit 1) is null);
 end
 $$;

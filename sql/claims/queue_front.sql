@@ -57,3 +57,30 @@ begin
   end if;
 end
 $$;
+
+-- The mark of a queue, the first of them if there are several (marks: how many). is_front: it is the only one and nothing comes before it, so
+-- the front is there or later. Most queues have one tier and rank.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.only_mark(p_queue_id int, p_shard int, out marks int, out tier smallint, out rank bigint, out "position" bigint,
+                                             out is_front boolean)
+language plpgsql volatile
+as $$
+begin
+  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into marks, tier, rank, "position"
+  from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  is_front := marks is not distinct from 1;
+  if is_front then
+    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = only_mark.tier and r.rank < only_mark.rank
+    order by r.rank, r.position limit 1;
+    if not found then
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < only_mark.tier
+      order by r.tier, r.rank, r.position limit 1;
+    end if;
+    is_front := not found;
+  end if;
+end
+$$;

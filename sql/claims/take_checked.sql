@@ -18,7 +18,7 @@ declare
   v_scores double precision[] := p_scores;
   v_asks boolean := p_asks;
   v_asked boolean := false;
-  v_tries int := 0;
+  v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
   v_try record;
 begin

@@ -15,6 +15,7 @@ declare
   v_rank bigint := p_tried_rank;
   v_position bigint := p_tried_position;
   v_marks int := 1;
+  v_mark record;
   v_front record;
   v_places tid[] := '{}';
 begin
@@ -36,24 +37,14 @@ begin
     if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then
       return '{}';
     end if;
-    -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
-    select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
-    from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-    if v_marks = 1 then
-      -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
-      order by r.rank, r.position limit 1;
-      if not found then
-        perform 1 from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
-        order by r.tier, r.rank, r.position limit 1;
-      end if;
-      if not found then
-        v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
-                                         v_position + v_reach, p_limit, p_now, p_shard);
-      end if;
+    v_mark := hwqueue.only_mark(p_queue_id, p_shard);
+    v_marks := v_mark.marks;
+    v_tier := v_mark.tier;
+    v_rank := v_mark.rank;
+    v_position := v_mark.position;
+    if v_mark.is_front then
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
+                                       v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   if v_places = '{}' then
