@@ -2,7 +2,9 @@
 --
 -- How far a profile (and for classes that name nodes, resources or trust domains: a node) has come is what its last judge has seen
 -- (common/seen.sql): classes_unseen and classes_seen, the latter being its next_xid. A batch may end amid the classes of one transaction:
--- those of judged_xid up to judged_class are judged, too. That is a sound place to stop, since ids grow within a transaction.
+-- those of judged_xid up to judged_class are judged, too. That is a sound place to stop, since all of them are there once it has ended.
+-- As long as it runs only its own calls judge them, and it may still make older classes candidates (is_woken): then judged_class is
+-- negative, and says so to later calls of the transaction alone. When it has ended, all its classes are judged again.
 
 -- Whether there are classes that have not been judged by whoever has seen this. Ordered, so that each half is one probe of the index:
 -- mostly there is nothing, and a scan would read every class to find that out.
@@ -50,7 +52,7 @@ $$;
 -- A class that is no candidate yet (in_force) is passed over: it gets a new created_xid when it becomes one.
 -- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended, or of the caller's. The caller's own
 -- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others. Those that it made candidates
--- (is_woken) may be older than the last one judged, and are judged again.
+-- may be older than the last one judged, and are judged by each of its calls.
 -- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
 create or replace function hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
                                                 out batch bigint[], out judged hwqueue.judged, out more boolean)
@@ -61,6 +63,7 @@ declare
   v_from hwqueue.judged := case when hwqueue.valid_mark(p_from.next_xid) = p_from.next_xid then p_from
                                       else row('0', '{}', null, null)::hwqueue.judged end;
   v_now record;
+  v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
   v_last xid8;
 begin
   select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
@@ -91,7 +94,7 @@ begin
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard and c.created_xid = v_own
-           and (c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end or c.is_woken)
+           and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
            and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
          order by c.class_id limit p_limit)
@@ -106,8 +109,10 @@ begin
       select u from unnest(v_now.unseen || v_from.unseen) u
       where u < judged.next_xid and (u = any (v_now.unseen) or u >= v_last) group by u);
   elsif v_last is distinct from v_own then  -- all are judged
-    judged.xid := case when v_from.xid = v_own then v_own end;
-    judged.class_id := case when v_from.xid = v_own then v_from.class_id end;
+    judged.xid := case when v_own_judged is not null then v_own end;
+    judged.class_id := -v_own_judged;
+  else
+    judged.class_id := -greatest(judged.class_id, v_own_judged);
   end if;
 end
 $$;

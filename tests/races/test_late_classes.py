@@ -9,7 +9,7 @@ import pytest
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor, interleave
-from tests.races.terms import ids
+from tests.races.terms import OTHER, RACK, ids, place, publish
 
 _ID = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
 _AHEAD = [
@@ -228,4 +228,48 @@ def test_a_restored_dump_starts_again(conn: psycopg.Connection) -> None:
     conn.execute("update hwqueue.node_state set server_started_at = null")
     new = [direct.spawn(QUEUE, label(str(uuid4())))["lease_id"]]
     assert drain(direct, node) == [*old[1:], *new]
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_class_that_the_claims_own_transaction_wakes(
+    conn: psycopg.Connection, dsn: str, pinned: bool, again: bool
+) -> None:
+    """It is older than classes of that transaction that were judged before it was woken.
+
+    It is a candidate in that transaction and, once that is committed, for every node.
+    """
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.create_queue(OTHER)
+    node, twin = place(conn, 1, 1), place(conn, 2, 1)
+    first = direct.spawn(QUEUE)["lease_id"]
+    beside = [{"lease": str(first), "domain": RACK}, *([{"node": str(node[0])}] if pinned else [])]
+    waiting = [
+        direct.spawn(OTHER, {"placement": {"require": beside}})["lease_id"] for _ in range(2)
+    ]
+    publish(direct)
+    for one in (node, twin):
+        assert direct.claim(OTHER, *one) == []
+    with interleave(dsn) as actor:
+        own = actor()
+        own.begin()
+        mine = [own.direct.spawn(OTHER, label(f"own-{number}"))["lease_id"] for number in range(3)]
+        mine += [
+            own.direct.spawn(OTHER, label(f"pinned-{number}", node[0]))["lease_id"]
+            for number in range(3)
+        ]
+        got = ids(own.direct.claim(OTHER, *node))  # judges its own
+        assert got[0] in mine
+        assert ids(own.direct.claim(QUEUE, *node)) == [first]  # wakes an older class
+        assert direct.claim(OTHER, *twin) == []
+        if again:
+            got += ids(own.direct.claim(OTHER, *node))
+            assert got[1] in waiting
+        own.commit()
+    for one in (twin, node):
+        while found := ids(direct.claim(OTHER, *one)):
+            got += found
+    assert sorted(got) == sorted(mine + waiting)
     assert conn.execute(_BEHIND).fetchall() == [(0,)]
