@@ -43,6 +43,8 @@ def create(
     digest = hashlib.sha256(secret.encode()).digest()
     with open_client(ctx) as client:
         client.create_token(name, digest, role, tenant=tenant, expires_at=expires_at)
+    if expires_at is None:
+        say(ctx, "warning: the token has no end; give it one: --expires 90d")
     if bare:
         typer.echo(secret)
         return

@@ -33,6 +33,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHN02": 409,
     "QHN03": 409,
     "QHN04": 403,
+    "QHN06": 409,
     "QHQ01": 404,
     "QHQ02": 409,
     "QHQ03": 409,

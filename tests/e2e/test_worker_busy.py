@@ -30,7 +30,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["working", "stopping"])
-async def test_a_result_is_kept_until_its_claim_is_free(  # noqa: PLR0917
+async def test_a_result_is_kept_until_its_claim_is_free(
     client: AsyncClient,
     dsn: str,
     tmp_path: Path,
