@@ -1,6 +1,7 @@
--- The role that everything in the schema belongs to, and with whose rights the functions run: no superuser, and nobody logs in as it.
--- Applied after roles.sql, before the tables; what follows is made by this role. Re-runnable: hands over what is not its own yet.
--- Who installs, and who owned the schema before, become members, so that they may do what they could.
+-- The role that everything in the schema belongs to, and with whose rights the functions run: no superuser,
+-- and nobody logs in as it. Applied after roles.sql, before the tables; what follows is made by this role.
+-- Re-runnable: hands over what is not its own yet. Who installs, and who owned the schema before, become
+-- members, so that they may do what they could.
 do $$
 declare
   v_to_join text;
@@ -40,7 +41,8 @@ begin
 end
 $$;
 
--- The schema comes last: until then the installer must find what is in it. Indexes, row types and sequences of columns go with tables.
+-- The schema comes last: until then the installer must find what is in it. Indexes, row types and sequences
+-- of columns go with tables.
 do $$
 declare
   v_owner oid := (select r.oid from pg_catalog.pg_roles r where r.rolname = 'hwqueue_owner');

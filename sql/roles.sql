@@ -1,5 +1,6 @@
--- The roles that are granted to logins. They belong to the whole server, so another database may have made them already.
--- Applied before the tables. Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade --no-roles` leaves it out.
+-- The roles that are granted to logins. They belong to the whole server, so another database may have made
+-- them already. Applied before the tables. Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade
+-- --no-roles` leaves it out.
 do $$
 declare
   v_role text;

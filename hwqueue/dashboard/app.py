@@ -31,9 +31,10 @@ from hwqueue.dashboard.sessions import Sessions
 from hwqueue.errors import HwqueueError
 from hwqueue.server.auth import Authenticator
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import STATUS_OF, Refusal, one_line
+from hwqueue.server.problems import STATUS_OF, Refusal
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.streams import Streams
+from hwqueue.text import one_line
 
 # The pages' own connections: what they cost can neither keep the API from answering nor pile up.
 _READ_CONNECTIONS = 3

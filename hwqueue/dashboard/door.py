@@ -208,7 +208,7 @@ class Jar:
 def _is_secure(scope: Scope, settings: ServerSettings) -> bool:
     """Whether browsers send our cookies over https alone.
 
-    That a proxy says so is enough, whoever it is: a cookie that was made secure by mistake lets
+    What the header of any proxy says is enough: a cookie that was made secure by mistake lets
     nobody in.
     """
     if scope["scheme"] == "https" or settings.has_secure_cookies:

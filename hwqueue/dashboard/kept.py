@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from hwqueue.server.problems import one_line
+from hwqueue.text import one_line
 
 T = TypeVar("T")
 _log = logging.getLogger("hwqueue.dashboard")

@@ -254,7 +254,7 @@ class EmbeddedServer:
             self.data_dir.lstat().st_uid,
         )
         if owner == user and linked_by not in (0, user):
-            owner = linked_by  # where it leads is up to whoever made the link
+            owner = linked_by  # who made the link decides where it leads
         if owner != user:
             raise FolderNotOurs(
                 f"{self.data_dir} belongs to user id {owner}, not to you",

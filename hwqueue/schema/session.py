@@ -1,4 +1,4 @@
-"""How an upgrade looks at the database: pinned, one at a time, as the schema's owner."""
+"""The session of an upgrade: a fixed search_path, one at a time, as the schema's owner."""
 
 import logging
 import time
@@ -52,8 +52,8 @@ class Standing:
 def pin(connection: psycopg.Connection) -> None:
     """Let names be found in pg_catalog alone until the transaction ends.
 
-    First in every transaction here: whoever may create in a schema of the search_path could leave
-    functions there that fit better than the built-in ones.
+    First in every transaction here: any role that may create in a schema of the search_path could
+    leave functions there that fit better than the built-in ones.
     """
     connection.execute(statement("pin"), prepare=False)
 

@@ -39,7 +39,7 @@ class Large:
     def __init__(self, settings: ServerSettings) -> None:
         self._patience = settings.pool_timeout.total_seconds()
         self._all = asyncio.Semaphore(max(1, settings.pool_size // 2))
-        # of whoever has a large request now
+        # by caller, of those that have a large request now
         self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
 
     @asynccontextmanager

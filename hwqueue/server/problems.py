@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from hwqueue.errors import HwqueueError, OtherTenant
+from hwqueue.text import one_line
 
 MEDIA_TYPE = "application/problem+json"
 STATUS_OF: Mapping[str, int] = {
@@ -281,14 +282,6 @@ def _of_the_pool(request: Request, error: Exception) -> Response:
         "no connection to the database became free in time; nothing was changed",
         retryable=True,
         headers=_TRY_AGAIN,
-    )
-
-
-def one_line(fact: object) -> str:
-    """A fact for a log: nothing in it begins another line, or moves a terminal's cursor."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in str(fact)
     )
 
 

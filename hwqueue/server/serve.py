@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import tempfile
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +42,7 @@ def run(settings: ServerSettings) -> None:
         uvicorn.run(create_app(settings), **options)
         return
     with tempfile.TemporaryDirectory(prefix="hwqueue-sessions-") as sessions:
-        shared = replace(settings, session_dir=settings.session_dir or sessions)
+        shared = dataclasses.replace(settings, session_dir=settings.session_dir or sessions)
         os.environ[_VARIABLE] = _to_json(shared)
         uvicorn.run(
             "hwqueue.server.serve:app_of_process", factory=True, workers=settings.workers, **options

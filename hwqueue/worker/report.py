@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -17,6 +16,7 @@ import psycopg
 
 from hwqueue.app import Task
 from hwqueue.errors import HwqueueError
+from hwqueue.text import one_line
 from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
 from hwqueue.worker.outcome import Outcome
 
@@ -26,7 +26,6 @@ _MOST_ASKED = 100
 _MOST_MESSAGE_CHARS = 500
 _LAST_LINES_SECONDS = 3.0
 _LOOK_AGAIN_SECONDS = 60.0
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 AskOutlook = Callable[[Sequence[UUID]], Awaitable[Iterable[LeaseOutlook]]]
 Answered = tuple[Claim, Outcome, Settled]
@@ -47,7 +46,7 @@ def error_line(error: Mapping[str, Any] | None) -> str:
     error = error or {}
     kind = str(error.get("type", "error")).removeprefix("hwqueue.app.")
     text = f"{kind}: {error.get('message', '')}".removesuffix(": ")
-    return _CONTROL.sub(_escaped, text[:_MOST_MESSAGE_CHARS])
+    return one_line(text[:_MOST_MESSAGE_CHARS])
 
 
 class Reports:
@@ -87,7 +86,7 @@ class Reports:
             self._begin(self._tell_failures(failed))
 
     def started(self, claims: Iterable[Claim]) -> None:
-        """Handlers start: look now and then whether leases have the defaults of their tasks."""
+        """Handlers start: check now and then whether leases have the defaults of their tasks."""
         now = asyncio.get_running_loop().time()
         for claim in claims:
             if self._look_at.get(claim.task_name, now) < now:
@@ -152,15 +151,18 @@ def missing_defaults(task: Task, lease: LeaseOutlook) -> list[str]:
 
 def tell_unsettled(claim: Claim, how: Outcome, why: str) -> None:
     """A settlement was refused and dropped."""
-    failure = "" if how.kind != "fail" else f"; its handler failed: {error_line(how.error)}"
     _log.error(
         "lease %s of task %s: not settled, it comes back by its timeout: %s%s",
         claim.lease_id,
         claim.task_name,
         why,
-        failure,
+        _and_failure(how),
         extra=fields(claim),
     )
+
+
+def _and_failure(how: Outcome) -> str:
+    return f"; its handler failed: {error_line(how.error)}" if how.kind == "fail" else ""
 
 
 def _tell_busy(claim: Claim) -> None:
@@ -179,14 +181,13 @@ def _tell_verdict(claim: Claim, how: Outcome, answer: Settled) -> None:
     settlement sent again.
     """
     is_news = answer.verdict is not Verdict.FINISHED or how.kind == "fail"
-    failure = "" if how.kind != "fail" else f"; its handler failed: {error_line(how.error)}"
     _log.log(
         logging.WARNING if is_news else logging.INFO,
         "lease %s of task %s: settled too late: %s%s" if is_news else "lease %s of task %s: %s%s",
         claim.lease_id,
         claim.task_name,
         answer.verdict.value if is_news else "it was settled already",
-        failure,
+        _and_failure(how),
         extra=fields(claim),
     )
 
@@ -215,9 +216,7 @@ def _tell_failure(
             claim.task_name,
             attempt,
             error_line(how.error),
-            "\n" + "\n".join(_CONTROL.sub(_escaped, line) for line in trace.splitlines())
-            if trace
-            else "",
+            "".join(f"\n{one_line(line)}" for line in trace.splitlines()),
             extra=fields(claim),
         )
         return
@@ -239,7 +238,3 @@ def _again(outlook: LeaseOutlook | None) -> str:
     if seconds < 0.05:
         return "again at once"
     return f"again in {math.ceil(seconds) if seconds >= 1 else round(seconds, 1):g} s"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()

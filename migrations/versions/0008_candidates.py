@@ -1,8 +1,9 @@
 """Which classes a claim may take.
 
-Why: classes that cannot run yet (terms not in force, a lease that they must be with not started)
-were tried one by one by each claim; requirements about one lease were unknown to the set-based
-look; tries held locks in subtransactions. Rules about single leases are written for what is there.
+Why: each claim tried one by one the classes that cannot run yet (a term is not in force, or the
+lease to be with has not started), and each try held locks in a subtransaction. The statement that
+asks which classes are blocked did not know requirements about one lease; their rules are now rows
+of class_rule, and the upgrade writes those of existing classes.
 Locks: access exclusive on node_state, placement_class and class_rule, for columns and indexes.
 Expected duration: milliseconds; with many classes the time to read them once.
 """

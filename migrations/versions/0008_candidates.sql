@@ -1,6 +1,6 @@
 -- Which classes a claim may take.
 
--- A claim that gives up after so many classes in vain goes on behind this one the next time.
+-- A claim tries a bounded number of classes. The node's next claim goes on behind the last of them.
 alter table hwqueue.node_state add column tried_class bigint not null default 0;
 comment on column hwqueue.node_state.tried_class is 'the class that its last claim tried when it gave up; the next such claim begins behind it';
 

@@ -1,8 +1,8 @@
 """What has been seen to end.
 
-Why: a transaction that was idle anywhere on the server made every claim look for new classes again,
-and what had been judged meanwhile was kept in a list that each look rewrote. Now a profile and a
-node keep the transactions that were running when they last judged.
+Why: while any transaction of the server stayed open, every claim judged the same new classes again
+and rewrote the list of those that it had judged. Now a profile and a node keep the ids of the
+transactions that were running when they were last judged.
 Locks: profile, profile_queue, node_state and reap_mark exclusively, placement_class against writes.
 Expected duration: milliseconds, and a second for a million classes (an index is made again).
 """

@@ -1,7 +1,8 @@
 """Replica identities, and which database a shard is kept in.
 
-Why: four tables without a key stop settlements and `prune` as soon as a publication has them. A
-copy or a restore in the same cluster could not be told from its original, so tokens repeated.
+Why: Postgres refuses updates and deletes of tables without a replica identity as soon as a
+publication has them, so four tables stopped settlements and `prune`. A copy or a restore in the
+same cluster could not be told from its original, so tokens repeated.
 Locks: access exclusive on those four tables, shard and node_state, until the upgrade commits.
 Expected duration: milliseconds; no table is rewritten.
 """

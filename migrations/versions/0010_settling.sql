@@ -14,6 +14,5 @@ alter table hwqueue.node_state add column storage_path text;
 comment on column hwqueue.node_state.storage_path is 'of the shard, when generation was read';
 drop function if exists hwqueue.next_generation(hwqueue.shard, int, bigint);
 
--- They take one argument more.
+-- It takes one argument more.
 drop function if exists hwqueue.finish_claim(uuid, bigint, uuid, boolean, jsonb, int);
-drop function if exists hwqueue.refuse_settlement(uuid, bigint, text, text);

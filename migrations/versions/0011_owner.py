@@ -1,9 +1,9 @@
 """An owner that is no superuser; who did what.
 
-Why: an event said who acted in the caller's own words alone; it keeps the login, too, and so do
-tokens. Retention of events is the shard's, set by an admin. Notifications carry a digest keyed by
-the shard's key, for any login of the database hears them. Before this revision the upgrade hands
-everything in the schema over to hwqueue_owner.
+Why: an event said who acted in the caller's own words alone; events and tokens now keep the login,
+too. Any worker could shorten the retention of events, so it is the shard's now, set by an admin.
+Any login of the database hears notifications, so they carry a digest keyed by the shard's key.
+Before this revision the upgrade hands everything in the schema over to hwqueue_owner.
 Locks: access exclusive on every table of the schema while it changes hands (once), and on event,
 api_token and shard.
 Expected duration: milliseconds; shard has a row or two, the other columns have no default.

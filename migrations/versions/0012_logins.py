@@ -1,8 +1,8 @@
 """Nodes and claims belong to a login.
 
 Why: any worker login could register over any node, inherit its trust, end its claims, and settle
-    what another one runs. Now the node and its claims carry the role that may act for them, and an
-    attestation is suspended when another instance or login registers the node.
+what another one runs. Now the node and its claims carry the role that may act for them, and an
+attestation is suspended when another instance or login registers the node.
 Locks: node_state, claim and attestation exclusively, until the upgrade commits.
 Expected duration: milliseconds; no table is rewritten.
 """

@@ -1,6 +1,7 @@
 """What it costs to judge a placement.
 
-Why: batches of judging and upkeep are cut by what classes cost, not by their number alone.
+Why: one class with many patterns costs as much to judge as hundreds without. Batches of judging and
+upkeep are therefore limited by what their classes cost, not by number alone.
 Locks: hwqueue.placement_class, access exclusive.
 Expected duration: milliseconds; with 100,000 placement classes some seconds, as those rows that
 ask something are rewritten.

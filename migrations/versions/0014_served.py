@@ -1,7 +1,7 @@
 """Which queues and tasks nodes serve.
 
 Why: explanations said "could take it now" of leases whose queue no worker polls, or whose task no
-    worker has a handler for.
+worker has a handler for.
 Locks: none on tables that are there; nodes that registered before have announced nothing.
 Expected duration: milliseconds.
 """

@@ -1,7 +1,7 @@
 -- complete_lease for many, without results, in one call: p_lease_ids[i] was claimed with p_tokens[i]. One that cannot be completed undoes
 -- none of the others. Gives those that were not completed, in their order, counted from 1, and why (verdict: lost, cancelled, finished,
--- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another
--- session holds the claim, complete it again later); no rows: all of them were.
+-- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another session holds the claim, complete it
+-- again later); no rows: all of them were.
 -- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id; the lease rows.
 -- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in claim_task.
 create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard int default 0)

@@ -9,9 +9,9 @@ as $$
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
--- Where this database keeps the table of shards. A copy of a database has another folder, a restored or truncated table
--- another file. (So has one that was rewritten, by vacuum full: then tokens rise without need.)
--- Locks: none. Raises: nothing. Idempotent: yes. Costs less than a microsecond, and reads no page.
+-- Where this database keeps the table of shards. A copy of a database has another folder, a restored or
+-- truncated table another file. (So has one that was rewritten, by vacuum full: then tokens rise without
+-- need.) Costs less than a microsecond, and reads no page.
 create or replace function hwqueue.storage_path() returns text
 language sql stable
 as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
@@ -36,8 +36,9 @@ begin
 end
 $$;
 
--- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by them is
--- judged anew, and its sequences may lag behind the tables (logical replication brings none). The new generation follows from the row and the server alone: whoever cannot lock the row uses it unwritten.
+-- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by
+-- them is judged again, and sequences may lag behind the tables (logical replication brings none). The new generation
+-- follows from the row and the server alone: a session that cannot lock the row uses it unwritten.
 -- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class, term_count and
 -- what is remembered of the fleet. Raises: nothing.
 -- Idempotent: yes.

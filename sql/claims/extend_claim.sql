@@ -1,4 +1,5 @@
--- Moves the end of a claim to p_extend from now, of a cancelled one to its claim timeout from now at most. Gives the new end.
+-- Moves the end of a claim to p_extend from now, of a cancelled one to its claim timeout from now at most.
+-- Returns the new end.
 -- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
 -- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Idempotent: yes.
 create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard int default 0) returns timestamptz

@@ -1,7 +1,6 @@
 -- The usual end of a claim, in as few looks as can be: completes it if the token is right. With p_is_plain only if nothing was set
--- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the
--- caller's. It waits for nobody: unless the caller holds the claim
--- (p_holds), one that another session holds is left alone. False: nothing was done, settle_claim says why.
+-- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the caller's. It never waits: a claim that another session
+-- holds is skipped, unless the caller holds it (p_holds). False: nothing was done, settle_claim says why.
 -- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean,
                                                 p_result jsonb, p_shard int) returns boolean
@@ -77,11 +76,11 @@ begin
 end
 $$;
 
--- The items of a batch in the order in which they are locked, each once, with its first place in the list.
--- It fixes the plans of those who join it by both columns of a key: item for item (rows 1: from a larger estimate the
--- planner may read all claims or leases, and the length of a list is in no statistics), never the other way round
--- (without a constant shard_id the index of the other table has no condition to begin with).
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- The items of a batch in the order in which they are locked, each once, with its first place in the list. It
+-- fixes the plans of those who join it by both columns of a key: item for item (rows 1: from a larger
+-- estimate the planner may read all claims or leases, and the length of a list is in no statistics), never
+-- the other way round (without a constant shard_id the index of the other table has no condition to begin
+-- with).
 create or replace function hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard int)
 returns table (shard_id int, lease_id uuid, claim_token bigint, ordinal int)
 language plpgsql immutable rows 1

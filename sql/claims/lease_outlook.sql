@@ -1,6 +1,7 @@
--- What a worker's log says of leases that its node runs, or ran last: the state now, how many attempts there may be, in how long it is claimable
--- again (null: it is, or never), and what was asked when it was spawned. own_max_attempts: null where the queue's count. Others get no row.
--- Locks: none. Raises: QHA01, QHN04. Idempotent: yes.
+-- What a worker's log says of leases that its node runs, or ran last: the state now, how many attempts there
+-- may be, in how long it is claimable again (null: it is, or never), and what was asked when it was spawned.
+-- own_max_attempts: null where the queue's count. Others get no row.
+-- Raises: QHA01, QHN04.
 create or replace function hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard int default 0)
 returns table (lease_id uuid, state text, max_attempts int, own_max_attempts int, again_in interval, placement jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -9,7 +10,8 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   if p_lease_ids is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids', jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
+    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids',
+      jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
   end if;
   perform hwqueue.check_login(p_node, (
     select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);

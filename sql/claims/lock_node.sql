@@ -1,6 +1,6 @@
 -- Locks a node's state, first thing in everything that grants on it, settles for it or edits it.
 -- Locks: node_state. Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04 another login's. Idempotent: yes.
--- Null is for callers that act on a node from outside, whoever it belongs to: functions that a node calls pass its epoch, 0 for none.
+-- Null is for callers that act on a node from outside, for whichever login: functions that a node calls pass its epoch, 0 for none.
 create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard int) returns hwqueue.node_state
 language plpgsql volatile
 as $$

@@ -40,10 +40,11 @@ begin
 end
 $$;
 
--- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may have got another class since it was
--- seen (give_target): by class again, under the lock.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit int, p_shard int) returns tid[]
+-- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may have
+-- got another class since it was seen (give_target): by class again, under the lock.
+-- Locks: the entries, skip locked.
+create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
+  p_rank bigint, p_limit int, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 begin
@@ -52,7 +53,8 @@ begin
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
     cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
       select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position between f.position and f.position
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
+        and x.position between f.position and f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
     where (r.class_id = f.class_id) is true  -- not for an index: by its place
@@ -62,9 +64,8 @@ end
 $$;
 
 -- The oldest entries of a lane, up to p_limit, as positions and classes, oldest first.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit int,
-                                                p_now timestamptz, p_shard int, out positions bigint[], out classes bigint[])
+create or replace function hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint,
+  p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[], out classes bigint[])
 language plpgsql stable
 as $$
 declare
@@ -77,7 +78,8 @@ begin
     cross join lateral (
       select x.position from hwqueue.ready x
       where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
+        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+        and (x.deadline is null or x.deadline > p_now)
       order by x.position limit p_limit
     ) h
     order by h.position limit p_limit

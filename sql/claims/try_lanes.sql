@@ -1,6 +1,6 @@
--- One try: the best entries of these classes that can be had. No places: there are none, or the class of the best one, blocked, may not run
--- here now, for that reason.
--- Locks: as take_entries. Raises: nothing. Idempotent: no.
+-- One try: the best entries of these classes that can be had. No places: there are none, or the class of the
+-- best one, blocked, may not run here now, for that reason.
+-- Locks: as take_entries.
 create or replace function hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node,
   p_from hwqueue.scan_from, p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
   out places tid[], out score double precision, out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text)

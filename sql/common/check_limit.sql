@@ -12,7 +12,7 @@ end
 $$;
 
 -- The number itself, unless check_limit refuses it.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 create or replace function hwqueue.checked_limit(p_limit int) returns int
 language plpgsql immutable
 as $$

@@ -1,5 +1,5 @@
 -- Undoes the caller's subtransaction, and releases the locks that it took; the caller catches it.
--- Locks: none. Raises: HWX01, never seen outside. Idempotent: yes.
+-- Raises: HWX01, never seen outside.
 create or replace function hwqueue.give_up() returns void
 language plpgsql volatile
 as $$

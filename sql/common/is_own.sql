@@ -1,5 +1,4 @@
 -- Whether the caller has a role of another name; a role that does not exist is nobody's but a superuser's.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.has_login(p_login text) returns boolean
 language plpgsql stable
 as $$
@@ -9,15 +8,14 @@ begin
 end
 $$;
 
--- Whether the caller may act for what belongs to a role: it is that role, has it, or nobody is noted. Functions run with their owner's
--- rights, so the caller is the session's user. An expression, so that Postgres puts it in place of the call.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- Whether the caller may act for what belongs to a role: it is that role, has it, or nobody is noted.
+-- Functions run with their owner's rights, so the caller is the session's user. An expression, so that
+-- Postgres puts it in place of the call.
 create or replace function hwqueue.is_own(p_login text) returns boolean
 language sql stable
 as $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_login) $$;
 
 -- What helps a caller that may not act for a role: with the role gone only an operator does.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.login_hint(p_login text) returns text
 language sql stable
 as $$
@@ -27,7 +25,7 @@ as $$
 $$;
 
 -- Refuses a caller that may not act for a node.
--- Locks: none. Raises: QHN04. Idempotent: yes.
+-- Raises: QHN04.
 create or replace function hwqueue.check_login(p_node uuid, p_login text, p_shard int) returns void
 language plpgsql stable
 as $$

@@ -1,9 +1,10 @@
 -- How long JSON is as text, asked before it is written out.
--- Locks: none. Raises: QHA01 or the code given, from check_numbers alone. Idempotent: yes.
+-- Raises: QHA01 or the code given, from check_numbers alone.
 
--- Whether a value may be much longer as text than as it is kept: 1e131071 takes 16 bytes and 131072 characters. Asked before a cast of
--- what somebody handed in; up to 4096 bytes the text has its bounds. Compressed is what comes from a table of the caller's.
--- Ask it in an `if`, not in a `case`: an immutable cast in a branch is made when the expression is planned, whatever the condition.
+-- Whether a value may be much longer as text than as it is kept: 1e131071 takes 16 bytes and 131072
+-- characters. Asked before a cast of what somebody handed in; up to 4096 bytes the text has its bounds.
+-- Compressed is what comes from a table of the caller's. Ask it in an `if`, not in a `case`: an immutable
+-- cast in a branch is made when the expression is planned, whatever the condition.
 create or replace function hwqueue.may_be_long(p_value jsonb) returns boolean
 language sql stable
 as $$ select pg_column_size(p_value) > 4096 or pg_column_compression(p_value) is not null $$;

@@ -36,8 +36,10 @@ as $$
     else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
 $$;
 
--- A span that is there, with an end: what is over only after such a span must be so within a time that people plan for.
-create or replace function hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) returns interval
+-- A span that is there, with an end: what is over only after such a span must be so within a time that people
+-- plan for.
+create or replace function hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval)
+returns interval
 language plpgsql immutable
 as $$
 declare
@@ -52,7 +54,8 @@ end
 $$;
 
 -- Seconds, or interval text without months; at most p_most.
-create or replace function hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) returns interval
+create or replace function hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval)
+returns interval
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null

@@ -12,7 +12,6 @@ as $$
 $$;
 
 -- The lowest id of a time.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.id_of_time(p_at timestamptz) returns uuid
 language sql stable parallel safe
 as $$

@@ -14,8 +14,8 @@ create or replace function hwqueue.event_day(p_at timestamptz) returns bigint
 language sql stable
 as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
--- Who does it: whoever the caller says that it is (hwqueue.actor, for this transaction), else the login. What is kept beside it, session_user,
--- is the server's own word: a function that runs with its owner's rights does not change it.
+-- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it is session_user, which the
+-- server knows: a function that runs with its owner's rights does not change it.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.acting() returns text
 language sql stable

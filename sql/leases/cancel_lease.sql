@@ -1,5 +1,6 @@
 -- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker learns at the next
--- heartbeat, and stays claimed until it settles or expires, one claim timeout from now at the latest unless it heartbeats. Cancelling a cancelled lease changes nothing.
+-- heartbeat, and stays claimed until it settles or expires, one claim timeout from now at the latest unless it heartbeats.
+-- Cancelling a cancelled lease changes nothing.
 -- Locks: the entry or the claim, then the lease row. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the state.
 create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

@@ -47,11 +47,10 @@ end
 $$;
 
 -- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int, p_from uuid, p_before uuid, p_tenants text[],
-                                            p_service uuid, p_node uuid, p_shard int) returns uuid[]
+create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int, p_from uuid,
+  p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard int) returns uuid[]
 language plpgsql volatile
-  -- planned anew each time: a filter that is not given must not be in the plan
+  -- planned each time: a filter that is not given must not be in the plan
   set plan_cache_mode = force_custom_plan
 as $$
 begin
@@ -63,7 +62,8 @@ begin
                               and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
       and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
-                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenants[1] is null or c.tenant = any (p_tenants))
+                      where c.shard_id = l.shard_id and c.class_id = l.class_id
+                        and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
            or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))

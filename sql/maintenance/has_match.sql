@@ -59,9 +59,10 @@ begin
 end
 $$;
 
--- Whether a profile, or a node, with this view of the classes has judged one. Nobody judges a class that is no candidate yet (in_force).
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
+-- Whether a profile, or a node, with this view of the classes has judged one. Nobody judges a class that is
+-- no candidate yet (in_force).
+create or replace function hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard int)
+returns boolean
 language sql stable
 as $$
   select not hwqueue.is_unseen(p_class.created_xid, p_unseen, hwqueue.valid_mark(p_next_xid)) and not p_class.waits

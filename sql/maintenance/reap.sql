@@ -1,8 +1,7 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
 -- tainted nodes, or their queue was dropped; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are
 -- silent and which classes no node may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes
--- at most p_limit and
--- skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
+-- at most p_limit and skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
 -- under a statement_timeout, too.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
 -- more: a part has reached its limit or used up its time, call again.
@@ -44,8 +43,7 @@ as $$
 $$;
 
 -- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
--- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are looked at for the same
--- reason.
+-- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are checked for the same reason.
 -- What holds up others comes last: nodes. Where estimates have used up the time, watching classes and judging ahead take turns, by the
 -- version of the mark: each gets its step in every other call.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.

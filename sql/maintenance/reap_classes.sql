@@ -29,7 +29,8 @@ begin
            or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
       and p.judged_as is null and exists (
         select 1 from hwqueue.node n
-        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard)) and n.deregistered_at is null)
+        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard))
+          and n.deregistered_at is null)
     order by p.profile_id
   loop
     loop

@@ -82,7 +82,7 @@ begin
 end
 $$;
 
--- Copies a node's attestations that are not suspended to where claims read them; what was judged with the old ones is judged anew.
+-- Copies a node's attestations that are not suspended to where claims read them; what was judged with the old ones is judged again.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
 language plpgsql volatile

@@ -1,8 +1,7 @@
 -- The profiles of a node: its own, and the one that is judged for it (judged_profiles.sql).
 
--- What nodes of one profile have in common, as a digest. What is not declared is left out, so that a profile keeps its digest when there
--- is more that nodes can declare.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- What nodes of one profile have in common, as a digest. What is not declared is left out, so that a profile
+-- keeps its digest when there is more that nodes can declare.
 create or replace function hwqueue.profile_digest(p_node hwqueue.node) returns bytea
 language sql stable
 as $$
@@ -15,29 +14,14 @@ as $$
           'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
 $$;
 
--- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is written.
--- Locks: the profile, for key share, and if it is new the one that is judged for it. Raises: nothing. Idempotent: yes.
+-- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is
+-- written.
+-- Locks: the profile, for key share, and if it is new the one that is judged for it.
 create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
 as $$
-declare
-  v_taints jsonb := hwqueue.node_taints(p_node);
-  v_digest bytea := hwqueue.profile_digest(p_node);
-  v_profile_id bigint;
 begin
-  loop
-    select p.profile_id into v_profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.digest = v_digest for key share;
-    if found then
-      return v_profile_id;
-    end if;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
-      gpu_share_mode, judged_as, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
-      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode,
-      hwqueue.find_judged_profile(p_node, p_now, p_shard), p_now)
-    on conflict do nothing;
-  end loop;
+  return hwqueue.write_profile(p_node, hwqueue.profile_digest(p_node), '{}', p_now, p_shard);
 end
 $$;
 
@@ -49,24 +33,38 @@ as $$
 declare
   v_left_out text[] := hwqueue.left_out_labels(p_node.labels, p_shard);
   v_node hwqueue.node := p_node;
-  v_digest bytea;
-  v_profile_id bigint;
 begin
   if v_left_out = '{}' then
     return null;
   end if;
   v_node.labels := p_node.labels - v_left_out;
-  v_digest := sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8'));
+  return hwqueue.write_profile(
+    v_node, sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')), v_left_out, p_now, p_shard);
+end
+$$;
+
+-- The profile with this digest, written if there is none. p_left_out: labels that p_node does not have because
+-- its profile leaves them out; such a profile is judged by itself.
+-- Locks: the profile, for key share, and if it is new the one that is judged for it.
+create or replace function hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[],
+  p_now timestamptz, p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_profile_id bigint;
+begin
   loop
-    select p.profile_id into v_profile_id from hwqueue.profile p where p.shard_id = p_shard and p.digest = v_digest for key share;
-    if found then
-      return v_profile_id;
-    end if;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
-      gpu_share_mode, left_out, created_at)
-    values (p_shard, v_digest, v_node.labels, v_node.rack, hwqueue.node_taints(v_node), hwqueue.profile_anchors(v_node.labels, v_node.rack),
-      v_node.cpu_isolation, v_node.gpu_exclusivity, v_node.default_cpu_isolation, v_node.gpu_share_mode, v_left_out, p_now)
+    select p.profile_id into v_profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.digest = p_digest for key share;
+    exit when found;
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
+      default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
+    values (p_shard, p_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
+      hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
+      p_node.default_cpu_isolation, p_node.gpu_share_mode,
+      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end, p_left_out, p_now)
     on conflict do nothing;
   end loop;
+  return v_profile_id;
 end
 $$;

@@ -1,8 +1,9 @@
--- Which queues a node's worker polls and which tasks it has handlers for, as it announced when it registered. Only explanations read this: a claim
--- names its queues and tasks itself. A node that announced nothing (another client, an older release) is taken as serving anything.
+-- Which queues a node's worker polls and which tasks it has handlers for, as it announced when it registered.
+-- Only explanations read this: a claim names its queues and tasks itself. A node that announced nothing
+-- (another client, an older release) is taken as serving anything.
 
 -- The names in a list of a registration; null: any.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 create or replace function hwqueue.json_names(p_value jsonb, p_field text, p_max_length int) returns text[]
 language plpgsql immutable
 as $$
@@ -14,8 +15,8 @@ begin
   end if;
   if (case when jsonb_typeof(p_value) <> 'array' then true
            else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field), jsonb_build_object('field', p_field),
-      'for example ["renders", "mail"]; leave it out when the node serves any');
+    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
+      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out when the node serves any');
   end if;
   v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
   perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;
@@ -24,7 +25,7 @@ end
 $$;
 
 -- Keeps what a registration announces; writes nothing when the node announced the same before.
--- Locks: its row; node_state is held by the caller. Raises: QHA01. Idempotent: yes.
+-- Locks: its row; node_state is held by the caller. Raises: QHA01.
 create or replace function hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -42,9 +43,8 @@ begin
 end
 $$;
 
--- What a worker that serves these queues and tasks (null: any) lacks for a queue and task: {"queue"} or {"task"}; null: nothing. A draft of a class may
--- have no queue and no task.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- What a worker that serves these queues and tasks (null: any) lacks for a queue and task: {"queue"} or
+-- {"task"}; null: nothing. A draft of a class may have no queue and no task.
 create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -53,8 +53,8 @@ as $$
 $$;
 
 -- The nodes whose workers cannot run leases of a class, with what they lack.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard int) returns table (node_id uuid, predicate jsonb)
+create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard int)
+returns table (node_id uuid, predicate jsonb)
 language sql stable
 as $$
   select s.node_id, u.predicate
@@ -62,16 +62,4 @@ as $$
   left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
   cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
   where s.shard_id = p_shard and u.predicate is not null
-$$;
-
--- The same of one node: a row if it lacks any.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unserving_node(p_class hwqueue.placement_class, p_node uuid, p_shard int) returns table (predicate jsonb)
-language sql stable
-as $$
-  select u.predicate
-  from hwqueue.served s
-  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
-  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
-  where s.shard_id = p_shard and s.node_id = p_node and u.predicate is not null
 $$;

@@ -1,5 +1,5 @@
--- Looks whether new classes mention left-out labels; where they do, up to p_limit nodes are judged by their own profiles from now on. Returns
--- how many.
+-- Finds new classes that mention left-out labels, and has up to p_limit of the nodes concerned judged by
+-- their own profiles from now on. Returns how many.
 -- Locks: left_out_label, node_state, profiles, all skip locked.
 create or replace function hwqueue.split_profiles(p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -11,7 +11,8 @@ declare
 begin
   for v_label in
     select o.* from hwqueue.left_out_label o
-    where o.shard_id = p_shard and not o.is_mentioned and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
+    where o.shard_id = p_shard and not o.is_mentioned
+      and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
     order by o.key for no key update skip locked
   loop
     update hwqueue.left_out_label o
@@ -47,7 +48,8 @@ begin
   -- for update: who is about to register with the profile holds it for key share
   v_profiles := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profiles) order by p.profile_id limit p_limit for update skip locked);
+    where p.shard_id = p_shard and p.profile_id = any (v_profiles)
+    order by p.profile_id limit p_limit for update skip locked);
   update hwqueue.profile p set judged_as = null
   where p.shard_id = p_shard and p.profile_id = any (v_profiles) and not exists (
     select 1 from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id

@@ -14,13 +14,15 @@ begin
     return;
   end if;
   if jsonb_array_length(v_patterns) > v_limits.patterns then
-    perform hwqueue.refuse('QHC03', format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
+    perform hwqueue.refuse('QHC03',
+      format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
       jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit', v_limits.patterns),
       format('the limit is %s: they cost every node; ask for equal labels where that is enough', v_limits.patterns));
   end if;
   v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
   if v_size > v_limits.pattern_chars then
-    perform hwqueue.refuse('QHC03', format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
+    perform hwqueue.refuse('QHC03',
+      format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
       jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
       format('the limit is %s in all: shorten them, or ask for equal labels where that is enough', v_limits.pattern_chars));
   end if;
@@ -32,8 +34,9 @@ create or replace function hwqueue.asks_others(p_exprs jsonb) returns boolean
 language sql immutable parallel safe
 as $$ select jsonb_path_exists(p_exprs, 'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
 
--- The part of a normal placement in which every claim would judge patterns again; null: none. Those are: prefer, where it asks about other leases or a
--- spread is preferred; an any in require that asks about other leases; require, where max_skew counts the nodes that it allows.
+-- The part of a normal placement in which every claim would judge patterns again; null: none. Those are:
+-- prefer, where it asks about other leases or a spread is preferred; an any in require that asks about other
+-- leases; require, where max_skew counts the nodes that it allows.
 create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
 language sql immutable
 as $$
@@ -45,11 +48,12 @@ as $$
     when exists (select 1 from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
                  where e.value ? 'any' and hwqueue.patterns_within(e.value) <> '[]' and hwqueue.asks_others(e.value)) then 'require'
     when hwqueue.patterns_within(p_placement -> 'require') <> '[]'
-         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
+         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
+      then 'require' end
 $$;
 
--- Refuses a normal placement that would cost too much: patterns, expressions in all, and patterns where claims would judge them again and again,
--- because other leases decide about the same part.
+-- Refuses a normal placement that would cost too much: patterns, expressions in all, and patterns where
+-- claims would judge them again and again, because other leases decide about the same part.
 -- Raises: QHC03.
 create or replace function hwqueue.check_cost(p_placement jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -71,7 +75,8 @@ begin
   end if;
   v_bad := hwqueue.repeated_pattern(p_placement);
   if v_bad is not null then
-    perform hwqueue.refuse('QHC03', format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
+    perform hwqueue.refuse('QHC03',
+      format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
       jsonb_build_object('field', p_field || '.' || v_bad),
       'put the pattern into require, outside of any: there it is judged once for all nodes that are alike, not at every claim');
   end if;

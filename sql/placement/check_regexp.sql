@@ -1,7 +1,8 @@
 -- Refuses patterns that Postgres could run, or compile, for ever (it cannot time one out), and those that are no patterns.
 
--- Reads a pattern without compiling it, character by character. danger: why it is refused, null when it is not. size: how long
--- it is with every bound written out, since a bound repeats the atom or group before it; of no meaning for a dangerous one.
+-- Reads a pattern without compiling it, character by character. danger: why it is refused, null when it is
+-- not. size: how long it is with every bound written out, since a bound repeats the atom or group before it;
+-- of no meaning for a dangerous one.
 create or replace function hwqueue.read_regexp(p_pattern text, out danger text, out size int)
 language plpgsql immutable
 as $$
@@ -60,7 +61,8 @@ begin
       v_at := v_at + 1;
     elsif v_char = '{' then
       v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
-      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int) + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
+                 + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
       if v_bound is null then
         danger := 'a { that is no bound';
       elsif v_times > 32 then
@@ -83,12 +85,15 @@ begin
 end
 $$;
 
--- What a regexp or version expression counts for: its characters, of a regexp with bounds these written out; 0 for one that check_regexp refuses.
+-- What a regexp or version expression counts for: its characters, of a regexp with bounds these written out;
+-- 0 for one that check_regexp refuses.
 create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
 language sql immutable
 as $$
   select case
-    when p_expr ->> 'op' = 'regexp' then (select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
+    when p_expr ->> 'op' = 'regexp' then (
+      select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end
+      from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
     else length(p_expr #>> '{values,0}') end
 $$;
 

@@ -36,7 +36,7 @@ returns table (stage text, code text, permanent boolean, message text, predicate
 language sql stable
 as $$
   select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_node(p_class, p_node.node_id, p_shard) u
+  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
   union all
   select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
                                          p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)

@@ -2,8 +2,8 @@
 -- cost no more than judge_budget, and up to eight while it finds nothing to run; reap judges ahead of claims. So a claim is bounded however
 -- many classes are new and whatever they ask. What was judged is kept.
 
--- Estimates the reach of those classes of a batch that ask for GPUs and have no estimate: it orders claims of nothing else. For the rest,
--- and when another session is at it, reap makes the estimate.
+-- Estimates the reach of those classes of a batch that ask for GPUs and have no estimate: it orders claims of
+-- nothing else. For the rest, and when another session is at it, reap makes the estimate.
 -- Locks: the shard's row, skip locked.
 create or replace function hwqueue.estimate_batch(p_batch bigint[], p_shard int) returns void
 language plpgsql volatile

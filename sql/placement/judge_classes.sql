@@ -1,8 +1,8 @@
 -- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes, resources or trust domains, that
 -- the node has not), and remembers which are eligible. A spawn of a new class tells nobody and waits for nobody (judge_batch.sql).
 -- Returns in extra what could not be remembered, because another session is judging for the profile at this moment, as
--- [{"class_id", "affinity"}]; whether there may be more to
--- judge; and, if it has looked for any, whether terms wait to be in force.
+-- [{"class_id", "affinity"}]; whether there may be more to judge; and, if there was
+-- anything to judge, whether terms wait to be in force.
 -- Locks: node_state is held by the caller; the profile row, skip locked.
 create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int,
                                                  out extra jsonb, out more boolean, out awaits boolean)

@@ -1,14 +1,15 @@
--- What notifications of new work carry, for who listens. Any login of the database hears them and may send them, so they hold no names:
--- a digest of shard and queue, keyed by the shard's own secret.
+-- What notifications of new work carry, for who listens. Any login of the database hears them and may send
+-- them, so they hold no names: a digest of shard and queue, keyed by the shard's own secret.
 
--- The payload that stands for a queue.
+-- The payload of a queue.
 create or replace function hwqueue.wake_payload(p_key uuid, p_queue text, p_shard int) returns text
 language sql stable
 as $$
   select left(encode(sha256(convert_to(p_key || ':' || p_shard || ':' || p_queue, 'UTF8')), 'hex'), 32)
 $$;
 
--- The payloads of some queues, each once; a queue need not exist yet. Listeners of channel hwqueue compare with them.
+-- The payloads of some queues, each once; a queue need not exist yet. Listeners of channel hwqueue compare
+-- with them.
 -- Raises: QHA01.
 create or replace function hwqueue.wake_payloads(p_queues text[], p_shard int default 0)
 returns table (queue text, payload text, shard_id int)

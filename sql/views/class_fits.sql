@@ -94,7 +94,9 @@ begin
     message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'served' then
     code := 'no_handler';
-    message := (select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_node(p_class, p_node.node_id, p_class.shard_id) u where p_tells);
+    message := (
+      select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_class.shard_id) u
+      where p_tells and u.node_id = p_node.node_id);
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
     message := case when p_tells then

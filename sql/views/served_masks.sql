@@ -1,6 +1,5 @@
--- The nodes that serve the queue and task of each of these classes, as bit strings (numbered_nodes); no row for what all nodes serve. Nodes that
--- announced the same are looked at once.
--- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
+-- The nodes that serve the queue and task of each of these classes, as bit strings (numbered_nodes); no row
+-- for what all nodes serve. Nodes that announced the same are judged once. p_none: a zero for each node.
 create or replace function hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz, p_shard int)
 returns table (queue_id int, task_name text, mask bit varying)
 language sql stable

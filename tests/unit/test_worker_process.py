@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,25 +21,10 @@ from hwqueue.types import AssignedGpu, Assignment, Claim
 from hwqueue.worker import process
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.process import environment_for, job_for, run_in_process
+from tests.unit.claims import claim
 from tests.unit.process_handlers import app
 
 GRACE = timedelta(seconds=30)
-
-
-def claim(task: str, params: Any = None, assignment: Assignment | None = None) -> Claim:
-    return Claim(
-        lease_id=uuid4(),
-        claim_token=7,
-        attempt=2,
-        queue="default",
-        task_name=task,
-        params=params,
-        headers=None,
-        score=0.0,
-        expires_at=datetime.now(UTC),
-        assignment=assignment,
-        shard_id=0,
-    )
 
 
 async def run(

@@ -7,9 +7,8 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -17,6 +16,7 @@ from hwqueue.app import App
 from hwqueue.types import Claim
 from hwqueue.worker import LeaseContext
 from hwqueue.worker.runner import Runner, StopReason
+from tests.unit.claims import claim
 
 go = threading.Event()
 app = App()
@@ -33,22 +33,6 @@ def gives_way(params: Any, context: LeaseContext) -> None:
     context.cancelled.wait(30)
     go.wait(30)
     context.raise_if_cancelled()
-
-
-def claim(task: str) -> Claim:
-    return Claim(
-        lease_id=uuid4(),
-        claim_token=7,
-        attempt=1,
-        queue="default",
-        task_name=task,
-        params=None,
-        headers=None,
-        score=0.0,
-        expires_at=datetime.now(UTC),
-        assignment=None,
-        shard_id=0,
-    )
 
 
 async def never(_claim: Claim, _by: timedelta) -> datetime:

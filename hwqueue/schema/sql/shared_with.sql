@@ -1,5 +1,5 @@
 -- Other databases of this server in which the queue's roles own or are granted something, if everybody may connect to them or
--- to this one: whoever is granted a role for one of them has it in all.
+-- to this one: a login that is granted a role for one of them has it in all.
 select d.datname::text
 from (
   select distinct s.dbid
