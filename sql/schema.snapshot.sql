@@ -279,7 +279,7 @@ CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_pa
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_spawn hwqueue.spawn_request;
   v_state hwqueue.node_state;
@@ -294,12 +294,13 @@ declare
   v_token bigint;
   v_counted jsonb;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
+  v_queue := hwqueue.spawn_queue(p_queue, p_shard);
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
     array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
-  perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
@@ -574,7 +575,7 @@ CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwq
     LANGUAGE sql STABLE
     AS $$
   select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_node(p_class, p_node.node_id, p_shard) u
+  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
   union all
   select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
                                          p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
@@ -749,7 +750,7 @@ CREATE FUNCTION hwqueue.are_positions_behind(p_shard integer) RETURNS boolean
     AS $$
 begin
   return coalesce((
-    select h.drawn_position > s.last_value from hwqueue.position_horizon h cross join hwqueue.ready_position_seq s
+    select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
     where h.shard_id = p_shard order by h.version desc limit 1), false);
 end
 $$;
@@ -794,6 +795,7 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
@@ -828,7 +830,8 @@ begin
   if current_setting('lock_timeout') = '0' then
     perform set_config('lock_timeout', p_wait, true);  -- undone below, like the locks
   end if;
-  perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases) order by c.lease_id for update;
+  perform 1 from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = any (p_leases) order by c.lease_id for update;
   perform hwqueue.give_up();
 exception
   when sqlstate 'HWX01' then
@@ -850,7 +853,8 @@ begin
     end if;
     perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
     v_leases := array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
+    perform 1 from hwqueue.claim c
+    where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
     perform hwqueue.give_up();
   exception
     when sqlstate 'HWX01' then
@@ -859,7 +863,8 @@ begin
       perform hwqueue.refuse('QHN06', format('node %s is busy: another session holds %s', p_node,
           case when v_leases is null then 'it' else 'one of its claims' end),
         jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases, p_shard)),
-        'a transaction that was left open holds it, an unfinished cancel_lease, say: pg_stat_activity tells whose; then call again');
+        'a transaction that was left open holds it, an unfinished cancel_lease, say: pg_stat_activity tells whose; '
+        || 'then call again');
   end;
 end
 $$;
@@ -1461,7 +1466,8 @@ begin
   end if;
   v_bad := hwqueue.repeated_pattern(p_placement);
   if v_bad is not null then
-    perform hwqueue.refuse('QHC03', format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
+    perform hwqueue.refuse('QHC03',
+      format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
       jsonb_build_object('field', p_field || '.' || v_bad),
       'put the pattern into require, outside of any: there it is judged once for all nodes that are alike, not at every claim');
   end if;
@@ -1724,13 +1730,15 @@ begin
     return;
   end if;
   if jsonb_array_length(v_patterns) > v_limits.patterns then
-    perform hwqueue.refuse('QHC03', format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
+    perform hwqueue.refuse('QHC03',
+      format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
       jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit', v_limits.patterns),
       format('the limit is %s: they cost every node; ask for equal labels where that is enough', v_limits.patterns));
   end if;
   v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
   if v_size > v_limits.pattern_chars then
-    perform hwqueue.refuse('QHC03', format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
+    perform hwqueue.refuse('QHC03',
+      format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
       jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
       format('the limit is %s in all: shorten them, or ask for equal labels where that is enough', v_limits.pattern_chars));
   end if;
@@ -2738,13 +2746,15 @@ declare
   v_node hwqueue.node;
   v_domains text[];
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_node.instance_id <> p_instance_id then
-    perform hwqueue.refuse('QHN03', format('node %s is registered by instance %s, not %s', v_node.name, to_json(v_node.instance_id),
-        to_json(left(p_instance_id, 100))),
-      jsonb_build_object('node_id', p_node, 'instance_id', v_node.instance_id), 'look at the node again before you confirm it');
+    perform hwqueue.refuse('QHN03', format('node %s is registered by instance %s, not %s', v_node.name,
+        to_json(v_node.instance_id), to_json(left(p_instance_id, 100))),
+      jsonb_build_object('node_id', p_node, 'instance_id', v_node.instance_id),
+      'look at the node again before you confirm it');
   end if;
   with confirmed as (
     update hwqueue.attestation a
@@ -2755,8 +2765,9 @@ begin
   select array_agg(c.domain order by c.domain) into v_domains from confirmed c;
   if v_domains is not null then
     perform hwqueue.note_attestations(p_node, p_shard);
-    perform hwqueue.note_event('node_confirmed', format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))),
-      p_shard, jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
+    perform hwqueue.note_event('node_confirmed',
+      format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))), p_shard,
+      jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
   end if;
   return coalesce(cardinality(v_domains), 0);
 end
@@ -2769,6 +2780,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETU
 declare
   v_node hwqueue.node;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   v_node := hwqueue.set_cordon(p_node, p_shard);
   if v_node.cordoned_at is null then
@@ -2980,10 +2992,12 @@ begin
     where w.shard_id = p_shard and case
       when w.class_id = 0 then exists (
         select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = w.queue_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
+        where r.shard_id = p_shard and r.queue_id = w.queue_id
+          and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
       else exists (
         select from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = w.class_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
+        where r.shard_id = p_shard and r.class_id = w.class_id
+          and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
 end
 $$;
 
@@ -3025,6 +3039,7 @@ declare
   v_row hwqueue.queue;
   v_existing hwqueue.queue;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_name(p_queue, 'queue');
   perform hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
@@ -3061,6 +3076,7 @@ CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role 
 declare
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_shard(p_shard);
   perform hwqueue.check_name(p_name, 'p_name');
   if octet_length(p_secret_sha256) is distinct from 32 then
@@ -3167,12 +3183,17 @@ declare
   v_hanging int := 0;
 begin
   foreach v_class_id in array p_class_ids loop
-    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    -- skip locked: a registration or a step for terms, in a transaction that may last, may have written them
+    delete from hwqueue.profile_eligibility e where e.ctid = any (array(
+      select o.ctid from hwqueue.profile_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
-    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id;
+    delete from hwqueue.node_eligibility e where e.ctid = any (array(
+      select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
+    continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
+               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
     delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
@@ -3310,6 +3331,7 @@ declare
   v_state hwqueue.node_state;
   v_now timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
@@ -3399,6 +3421,7 @@ declare
   v_node hwqueue.node;
   v_now timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   if p_deadline < interval '0' or p_deadline > interval '3650 days' then
     perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
@@ -3420,9 +3443,11 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
   v_now timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
   perform hwqueue.require_read_committed();
   perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
   v_queue := hwqueue.find_queue(p_queue, p_shard);
@@ -3728,7 +3753,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3745,6 +3770,9 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
+    if clock_timestamp() >= p_until then
+      return v_count;
+    end if;
   end loop;
   for v_claim in
     select c.*
@@ -3757,6 +3785,9 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
+    if clock_timestamp() >= p_until then
+      return v_count;
+    end if;
   end loop;
   return v_count;
 end
@@ -4309,25 +4340,13 @@ CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp
 declare
   v_left_out text[] := hwqueue.left_out_labels(p_node.labels, p_shard);
   v_node hwqueue.node := p_node;
-  v_digest bytea;
-  v_profile_id bigint;
 begin
   if v_left_out = '{}' then
     return null;
   end if;
   v_node.labels := p_node.labels - v_left_out;
-  v_digest := sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8'));
-  loop
-    select p.profile_id into v_profile_id from hwqueue.profile p where p.shard_id = p_shard and p.digest = v_digest for key share;
-    if found then
-      return v_profile_id;
-    end if;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
-      gpu_share_mode, left_out, created_at)
-    values (p_shard, v_digest, v_node.labels, v_node.rack, hwqueue.node_taints(v_node), hwqueue.profile_anchors(v_node.labels, v_node.rack),
-      v_node.cpu_isolation, v_node.gpu_exclusivity, v_node.default_cpu_isolation, v_node.gpu_share_mode, v_left_out, p_now)
-    on conflict do nothing;
-  end loop;
+  return hwqueue.write_profile(
+    v_node, sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')), v_left_out, p_now, p_shard);
 end
 $$;
 
@@ -4349,24 +4368,8 @@ $$;
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
-declare
-  v_taints jsonb := hwqueue.node_taints(p_node);
-  v_digest bytea := hwqueue.profile_digest(p_node);
-  v_profile_id bigint;
 begin
-  loop
-    select p.profile_id into v_profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.digest = v_digest for key share;
-    if found then
-      return v_profile_id;
-    end if;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity, default_cpu_isolation,
-      gpu_share_mode, judged_as, created_at)
-    values (p_shard, v_digest, p_node.labels, p_node.rack, v_taints, hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation,
-      p_node.gpu_exclusivity, p_node.default_cpu_isolation, p_node.gpu_share_mode,
-      hwqueue.find_judged_profile(p_node, p_now, p_shard), p_now)
-    on conflict do nothing;
-  end loop;
+  return hwqueue.write_profile(p_node, hwqueue.profile_digest(p_node), '{}', p_now, p_shard);
 end
 $$;
 
@@ -4714,6 +4717,79 @@ begin
 end
 $$;
 
+CREATE TABLE hwqueue.profile_queue (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    classes bigint[] NOT NULL,
+    task_names text[] NOT NULL,
+    most_cpu_milli bigint NOT NULL,
+    most_memory_mib bigint NOT NULL,
+    is_even boolean NOT NULL,
+    classes_seen xid8 NOT NULL,
+    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
+
+COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
+
+COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
+
+CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_eligible hwqueue.profile_queue := p_eligible;
+  v_mark record;
+  v_front record;
+  v_seen record;
+begin
+  positions := '{}';
+  if not p_eligible.is_even
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard) then
+    return;
+  end if;
+  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+    v_eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
+  end if;
+  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then
+    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
+  end if;
+  if v_eligible.classes = '{}' then
+    return;
+  end if;
+  v_mark := hwqueue.only_mark(p_eligible.queue_id, p_shard);
+  if v_mark.is_front then
+    tier := v_mark.tier;
+    rank := v_mark.rank;
+    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark.position, p_window, p_limit, p_now, p_shard);
+    positions := v_seen.positions;
+  end if;
+  if positions = '{}' then  -- the mark lags behind, or there is none
+    v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
+    if v_front.tier is null or v_mark.is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark.position) then
+      return;
+    end if;
+    tier := v_front.tier;
+    rank := v_front.rank;
+    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_front.position, p_window, p_limit, p_now, p_shard);
+  end if;
+  positions := v_seen.positions;
+  classes := v_seen.classes;
+  checked := coalesce(v_seen.checked, array(select c from unnest(p_eligible.checked) c where c = any (v_seen.classes)));
+end
+$$;
+
 CREATE FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4962,9 +5038,11 @@ declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
-    perform hwqueue.refuse('QHA01', format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
+    perform hwqueue.refuse('QHA01',
+      format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
       jsonb_build_object('field', 'p_login'), 'name the login of the node''s worker, or a role that its logins have');
   end if;
   v_state := hwqueue.lock_node(p_node, null, p_shard);
@@ -4975,7 +5053,8 @@ begin
   perform hwqueue.lock_claims(p_node, p_shard), hwqueue.set_login(p_node, p_login, p_shard);
   perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s', v_node.name, to_json(p_login)), p_shard,
     jsonb_build_object('from', v_state.login, 'to', p_login), p_node => p_node);
-  perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s', to_json(p_login)), hwqueue.clock(), p_shard);
+  perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s', to_json(p_login)),
+    hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -5182,7 +5261,8 @@ CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uu
 begin
   return array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (p_leases) and c.xmax <> '0' and not hwqueue.is_let_go(c.xmax));
+    where c.shard_id = p_shard and c.lease_id = any (p_leases)
+      and c.xmax <> '0' and not hwqueue.is_let_go(c.xmax));
 end
 $$;
 
@@ -5610,8 +5690,8 @@ begin
   end if;
   if (case when jsonb_typeof(p_value) <> 'array' then true
            else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field), jsonb_build_object('field', p_field),
-      'for example ["renders", "mail"]; leave it out when the node serves any');
+    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
+      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out when the node serves any');
   end if;
   v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
   perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;
@@ -6176,7 +6256,8 @@ begin
     cross join lateral (
       select x.position from hwqueue.ready x
       where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
+        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+        and (x.deadline is null or x.deadline > p_now)
       order by x.position limit p_limit
     ) h
     order by h.position limit p_limit
@@ -6285,7 +6366,8 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   if p_lease_ids is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids', jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
+    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids',
+      jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
   end if;
   perform hwqueue.check_login(p_node, (
     select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
@@ -6325,16 +6407,6 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
-CREATE FUNCTION hwqueue.leaves_out(p_profile_id bigint, p_queue_id integer, p_without bigint[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return p_without = '{}' or exists (
-    select 1 from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id and cardinality(s.classes) <= 200);
-end
-$$;
-
 CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE
     AS $$
@@ -6366,7 +6438,7 @@ begin
       where p.shard_id = p_shard and p_labels ? l.key
         and not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
       group by l.key having count(distinct l.value) >= v_many order by l.key);
-    -- in one statement with what it sees, so that reap looks at the classes that this cannot see
+    -- in one statement with what it sees, so that reap reads the classes that this cannot see
     insert into hwqueue.left_out_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (
              select 1 from hwqueue.placement_class c
@@ -6499,7 +6571,8 @@ begin
                               and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
       and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
-                      where c.shard_id = l.shard_id and c.class_id = l.class_id and (p_tenants[1] is null or c.tenant = any (p_tenants))
+                      where c.shard_id = l.shard_id and c.class_id = l.class_id
+                        and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
            or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
@@ -6550,6 +6623,7 @@ CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid D
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+  select hwqueue.require_all_tenants();
   select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
          n.drain_by is not null, n.labels, n.rack,
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
@@ -6590,6 +6664,7 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+  select hwqueue.require_all_tenants();
   select q.name, q.paused_at is not null,
          (select count(*) from hwqueue.ready r where r.shard_id = q.shard_id and r.queue_id = q.queue_id),
          (select count(*) from hwqueue.scheduled s where s.shard_id = q.shard_id and s.queue_id = q.queue_id),
@@ -6604,6 +6679,7 @@ CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(nam
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+  select hwqueue.require_all_tenants();
   select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id,
          t.created_login, t.revoked_login
   from hwqueue.api_token t
@@ -6632,6 +6708,19 @@ CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zon
   from hwqueue.node n
   join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
   where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+$$;
+
+CREATE FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+  return array(
+    select r.ctid from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+      and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+    order by r.position limit p_limit
+    for update skip locked);
+end
 $$;
 
 CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
@@ -6736,7 +6825,8 @@ begin
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
     cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
       select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank and x.position between f.position and f.position
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
+        and x.position between f.position and f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
     where (r.class_id = f.class_id) is true  -- not for an index: by its place
@@ -7178,7 +7268,8 @@ CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys t
     AS $$
   select exists (
     select 1 from unnest(p_keys) k
-    where position(substr(to_jsonb(k)::text, 2, length(to_jsonb(k)::text) - 2) in p_class.required::text || p_class.preferred::text) > 0)
+    where position(substr(to_jsonb(k)::text, 2, length(to_jsonb(k)::text) - 2)
+                   in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
 CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
@@ -7248,6 +7339,7 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
+  select hwqueue.require_all_tenants();
   select m.name, m.labels, m.value
   from (select hwqueue.clock() as now) t
   cross join lateral (
@@ -7533,8 +7625,11 @@ CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
   )
   select k.name
   from (
-    select n.name, 2.0 * (select count(*) from unnest(o.pairs) p where p = any (w.pairs)) / (cardinality(o.pairs) + cardinality(w.pairs)) as alike
-    from wanted w cross join unnest(p_names[1:200]) n(name) cross join lateral (select hwqueue.letter_pairs(n.name) as pairs offset 0) o) k
+    select n.name, 2.0 * (select count(*) from unnest(o.pairs) p where p = any (w.pairs))
+                   / (cardinality(o.pairs) + cardinality(w.pairs)) as alike
+    from wanted w
+    cross join unnest(p_names[1:200]) n(name)
+    cross join lateral (select hwqueue.letter_pairs(n.name) as pairs offset 0) o) k
   where k.alike >= 0.5
   order by k.alike desc, k.name limit 1
 $$;
@@ -7621,6 +7716,7 @@ declare
   v_from hwqueue.judged := case when hwqueue.valid_mark(p_from.next_xid) = p_from.next_xid then p_from
                                       else row('0', '{}', null, null)::hwqueue.judged end;
   v_now record;
+  v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
   v_last xid8;
 begin
   select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
@@ -7651,7 +7747,7 @@ begin
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard and c.created_xid = v_own
-           and (c.class_id > case when v_own = v_from.xid then v_from.class_id else -1 end or c.is_woken)
+           and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
            and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
          order by c.class_id limit p_limit)
@@ -7666,8 +7762,10 @@ begin
       select u from unnest(v_now.unseen || v_from.unseen) u
       where u < judged.next_xid and (u = any (v_now.unseen) or u >= v_last) group by u);
   elsif v_last is distinct from v_own then  -- all are judged
-    judged.xid := case when v_from.xid = v_own then v_own end;
-    judged.class_id := case when v_from.xid = v_own then v_from.class_id end;
+    judged.xid := case when v_own_judged is not null then v_own end;
+    judged.class_id := -v_own_judged;
+  else
+    judged.class_id := -greatest(judged.class_id, v_own_judged);
   end if;
 end
 $$;
@@ -8003,6 +8101,7 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
 declare
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']), hwqueue.check_limit(p_limit);
   return query
     select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0), n.slots,
@@ -8783,6 +8882,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
+    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -9074,6 +9184,29 @@ CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
           where c.locktype = 'relation' and c.relation = 'hwqueue.claim'::regclass and c.mode <> 'AccessShareLock' and c.granted
             and c.database = (select d.oid from pg_database d where d.datname = current_database())))
     order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
+$$;
+
+CREATE FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+begin
+  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into marks, tier, rank, "position"
+  from hwqueue.low_water w
+  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  is_front := marks is not distinct from 1;
+  if is_front then
+    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = only_mark.tier and r.rank < only_mark.rank
+    order by r.rank, r.position limit 1;
+    if not found then
+      perform 1 from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < only_mark.tier
+      order by r.tier, r.rank, r.position limit 1;
+    end if;
+    is_front := not found;
+  end if;
+end
 $$;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
@@ -9582,7 +9715,9 @@ begin
     message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'served' then
     code := 'no_handler';
-    message := (select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_node(p_class, p_node.node_id, p_class.shard_id) u where p_tells);
+    message := (
+      select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_class.shard_id) u
+      where p_tells and u.node_id = p_node.node_id);
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
     message := case when p_tells then
@@ -9641,7 +9776,9 @@ CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE
     AS $$
   select case
-    when p_expr ->> 'op' = 'regexp' then (select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
+    when p_expr ->> 'op' = 'regexp' then (
+      select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end
+      from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
     else length(p_expr #>> '{values,0}') end
 $$;
 
@@ -9657,9 +9794,11 @@ CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RET
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
   update hwqueue.queue q set paused_at = v_now
   where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
   if found then
@@ -9748,7 +9887,7 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_now timestamptz := hwqueue.clock();
   v_ids uuid[];
   v_none bit varying;
@@ -9757,6 +9896,7 @@ declare
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
   select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
@@ -9818,7 +9958,7 @@ CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard 
   order by e.ordinality limit 1
 $$;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
@@ -9832,7 +9972,7 @@ declare
   v_fit record;
   v_policy record;
   v_taken record;
-  v_is_new boolean := false;
+  v_is_new boolean := p_is_new;
   v_awaits boolean := false;
   v_published int;
   v_moved boolean;
@@ -9843,11 +9983,7 @@ begin
   if v_node.cordoned_at is not null or p_queue_ids = '{}' then
     return v_picked;
   end if;
-  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    -- who asks is alive: where leases may spread to is a matter of live nodes
-    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
-    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
-  end if;
+  perform hwqueue.note_alive(p_state, p_now, p_shard);
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored
@@ -9903,34 +10039,34 @@ CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.n
     AS $$
 declare
   v_limit int := case when p_state.is_counted then 1 else p_limit end;
-  v_without bigint[] := '{}';
+  v_eligible hwqueue.profile_queue;
+  v_front record;
   v_blocked bigint[] := '{}';
-  v_checked bigint[];
+  v_is_new boolean := false;
   v_picked hwqueue.picked;
 begin
   v_picked.score := 0;
   if p_is_plain then
-    v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-    if cardinality(v_checked) between 1 and 200 then  -- more are asked about in pick_leases
-      v_without := hwqueue.without_entries(p_state.profile_id, v_checked, p_queue_ids[1], p_shard);
-      if p_state.meets_blocked and cardinality(v_without) < cardinality(v_checked) then
-        v_blocked := hwqueue.blocked_classes(array(select c from unnest(v_checked) c where c <> all (v_without)),
-                                             hwqueue.read_node(p_state.node_id, p_shard), p_now, p_shard);
-        v_without := v_without || v_blocked;
-      end if;
-    end if;
-    if cardinality(v_without) = cardinality(v_checked) and hwqueue.leaves_out(p_state.profile_id, p_queue_ids[1], v_without, p_shard) then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window, p_tried_rank, p_tried_position,
-                                            v_without, p_room, v_limit, p_now, p_shard);
+    select s.* into v_eligible
+    from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+    if v_eligible.checked = '{}' then
+      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
+                                            p_tried_rank, p_tried_position, '{}', p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
-      v_checked := hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard);
-      v_picked.places := hwqueue.before_checked(v_picked.places, v_checked);
+      v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
+    elsif v_eligible.checked is not null then
+      v_front := hwqueue.take_at_front(v_eligible, p_state, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
+      v_picked.places := v_front.places;
+      v_picked.counted := v_front.counted;
+      v_picked.entry := v_front.entry;
+      v_blocked := v_front.blocked;
+      v_is_new := v_front.is_new;
     end if;
   end if;
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
-    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, p_now, p_shard);
-  elsif v_checked <> '{}' then
+    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
+  elsif v_eligible.checked <> '{}' then
     perform hwqueue.note_met(p_state, v_blocked <> '{}', false, p_shard);
   end if;
   return v_picked;
@@ -10013,10 +10149,11 @@ CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_ids bigint[];
 begin
   perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.check_limit(p_limit);
   v_ids := array(
     select c.class_id from hwqueue.placement_class c
@@ -10047,7 +10184,8 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
-    select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement)) + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
+    select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
+                       + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
@@ -10108,7 +10246,9 @@ CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer)
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-  return array(select p.profile_id from hwqueue.profile p where p.shard_id = p_shard and p.judged_as = p_profile_id) || p_profile_id;
+  return array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.judged_as = p_profile_id) || p_profile_id;
 end
 $$;
 
@@ -10538,6 +10678,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_profiles bigint[] := array(
+    select s.profile_id from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
+  v_held bigint[] := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = any (v_profiles) for no key update skip locked);
+begin
+  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id and s.profile_id = any (v_held);
+  return not exists (select 1 from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
+end
+$$;
+
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -10561,8 +10716,8 @@ begin
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
+      continue when not hwqueue.purge_profiles(v_queue_id, p_shard);
       delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
-      delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
@@ -10632,9 +10787,11 @@ CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard int
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_now timestamptz := hwqueue.clock();
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   return query
     select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
            r.oldest_at, d.next_at, q.paused_at
@@ -10746,20 +10903,20 @@ CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-  perform setval('hwqueue.queue_queue_id_seq', m.most)
-  from (select max(q.queue_id)::bigint as most from hwqueue.queue q) m, hwqueue.queue_queue_id_seq s where s.last_value <= m.most;
-  perform setval('hwqueue.placement_class_class_id_seq', m.most)
-  from (select max(c.class_id) as most from hwqueue.placement_class c) m, hwqueue.placement_class_class_id_seq s where s.last_value <= m.most;
-  perform setval('hwqueue.profile_profile_id_seq', m.most)
-  from (select max(p.profile_id) as most from hwqueue.profile p) m, hwqueue.profile_profile_id_seq s where s.last_value <= m.most;
-  perform setval('hwqueue.term_term_id_seq', m.most)
-  from (select max(t.term_id) as most from hwqueue.term t) m, hwqueue.term_term_id_seq s where s.last_value <= m.most;
-  perform setval('hwqueue.spread_fleet_fleet_id_seq', m.most)
-  from (select max(f.fleet_id) as most from hwqueue.spread_fleet f) m, hwqueue.spread_fleet_fleet_id_seq s where s.last_value <= m.most;
-  perform setval('hwqueue.spread_floor_floor_id_seq', m.most)
-  from (select max(f.floor_id) as most from hwqueue.spread_floor f) m, hwqueue.spread_floor_floor_id_seq s where s.last_value <= m.most;
-  perform setval('hwqueue.class_range_range_id_seq', m.most)
-  from (select max(r.range_id) as most from hwqueue.class_range r) m, hwqueue.class_range_range_id_seq s where s.last_value <= m.most;
+  perform setval('hwqueue.queue_queue_id_seq', max(q.queue_id)) from hwqueue.queue q
+  having max(q.queue_id) >= (select s.last_value from hwqueue.queue_queue_id_seq s);
+  perform setval('hwqueue.placement_class_class_id_seq', max(c.class_id)) from hwqueue.placement_class c
+  having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
+  perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p
+  having max(p.profile_id) >= (select s.last_value from hwqueue.profile_profile_id_seq s);
+  perform setval('hwqueue.term_term_id_seq', max(t.term_id)) from hwqueue.term t
+  having max(t.term_id) >= (select s.last_value from hwqueue.term_term_id_seq s);
+  perform setval('hwqueue.spread_fleet_fleet_id_seq', max(f.fleet_id)) from hwqueue.spread_fleet f
+  having max(f.fleet_id) >= (select s.last_value from hwqueue.spread_fleet_fleet_id_seq s);
+  perform setval('hwqueue.spread_floor_floor_id_seq', max(f.floor_id)) from hwqueue.spread_floor f
+  having max(f.floor_id) >= (select s.last_value from hwqueue.spread_floor_floor_id_seq s);
+  perform setval('hwqueue.class_range_range_id_seq', max(r.range_id)) from hwqueue.class_range r
+  having max(r.range_id) >= (select s.last_value from hwqueue.class_range_range_id_seq s);
 end
 $$;
 
@@ -10862,7 +11019,8 @@ begin
       v_at := v_at + 1;
     elsif v_char = '{' then
       v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
-      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int) + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
+                 + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
       if v_bound is null then
         danger := 'a { that is no bound';
       elsif v_times > 32 then
@@ -11009,6 +11167,7 @@ declare
   v_judged record;
   v_dropped int;
   v_uncounted boolean := false;
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
 begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
@@ -11030,10 +11189,14 @@ begin
     reaches := v_estimated.reaches;
     v_from.class_id := v_estimated.next_after;
     if v_again then
-      v_from.estimated_at := p_now;
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
-      v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
+      if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
+        v_from.estimated_at := p_now;
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
+      else
+        v_uncounted := true;
+      end if;
     end if;
   end if;
   perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
@@ -11042,15 +11205,21 @@ begin
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
   if p_holds then
     perform hwqueue.split_profiles(p_limit, p_shard);
-    select c.judged, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, p_shard) c;
-    v_from.judged_profile := v_judged.next_after;
-    v_uncounted := v_uncounted or v_judged.judged = p_limit;
+    if clock_timestamp() < v_until or p_mark.version % 2 = 1 then
+      select c.more, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
+      v_from.judged_profile := v_judged.next_after;
+      v_uncounted := v_uncounted or v_judged.more;
+    else
+      v_uncounted := true;
+    end if;
   end if;
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
-  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from);
+  v_until := clock_timestamp() + hwqueue.upkeep_budget();
+  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
   v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
   v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
-  more := v_uncounted or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
+  more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
+    or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
   if p_holds then
     perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
@@ -11089,7 +11258,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_shard integer, OUT judged integer, OUT next_after bigint) RETURNS record
+CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, p_shard integer, OUT judged integer, OUT more boolean, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -11103,6 +11272,7 @@ declare
   v_count int;
 begin
   judged := 0;
+  more := true;
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
@@ -11110,12 +11280,13 @@ begin
            or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
       and p.judged_as is null and exists (
         select 1 from hwqueue.node n
-        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard)) and n.deregistered_at is null)
+        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard))
+          and n.deregistered_at is null)
     order by p.profile_id
   loop
     loop
       v_wanted := least(500, p_limit - judged);
-      if v_wanted = 0 then
+      if v_wanted = 0 or judged > 0 and clock_timestamp() >= p_until then
         next_after := v_profile_id - 1;
         return;
       end if;
@@ -11131,6 +11302,7 @@ begin
       exit when v_count < v_wanted;
     end loop;
   end loop;
+  more := judged = p_limit;
   next_after := coalesce(v_last, 0);
 end
 $$;
@@ -11177,7 +11349,8 @@ begin
   set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped',
       expires_at = least(c.expires_at, p_now + c.claim_timeout), check_at = least(c.check_at, p_now + c.claim_timeout)
   where c.shard_id = p_shard and c.lease_id = any (v_leases);
-  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped', p_shard, '{"reason": "cancelled"}');
+  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped', p_shard,
+    '{"reason": "cancelled"}');
   return cardinality(v_leases);
 end
 $$;
@@ -11732,9 +11905,7 @@ declare
   v_marks hwqueue.low_water;
   v_reset int := 0;
 begin
-  if v_most >= v_last then
-    perform setval('hwqueue.ready_position_seq', v_most);
-  end if;
+  perform setval('hwqueue.ready_position_seq', v_most);
   select h.version into v_version from hwqueue.position_horizon h
   where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
   if not found then
@@ -11747,12 +11918,14 @@ begin
     select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.tiers <> '{}' for update skip locked
   loop
     delete from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id and w.version = v_marks.version;
+    where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
+      and w.version = v_marks.version;
     insert into hwqueue.low_water (shard_id, queue_id, class_id, version)
     values (p_shard, v_marks.queue_id, v_marks.class_id, v_marks.version + 1);
     v_reset := v_reset + 1;
   end loop;
-  perform hwqueue.note_event('positions_repaired', format('%s low-water marks start anew, positions go on at %s', v_reset, v_most), p_shard,
+  perform hwqueue.note_event('positions_repaired',
+    format('%s low-water marks start anew, positions go on at %s', v_reset, v_most), p_shard,
     jsonb_build_object('marks', v_reset, 'from', v_last, 'to', v_most));
   return true;
 end
@@ -11769,7 +11942,8 @@ CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
     when exists (select 1 from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
                  where e.value ? 'any' and hwqueue.patterns_within(e.value) <> '[]' and hwqueue.asks_others(e.value)) then 'require'
     when hwqueue.patterns_within(p_placement -> 'require') <> '[]'
-         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
+         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
+      then 'require' end
 $_$;
 
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS integer
@@ -11777,7 +11951,7 @@ CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
   v_task text;
   v_since timestamptz;
   v_until timestamptz;
@@ -11785,6 +11959,7 @@ declare
   v_count int := 0;
 begin
   perform hwqueue.require_all_tenants();
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
   perform hwqueue.require_read_committed();
   perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
   v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
@@ -11976,8 +12151,10 @@ CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue;
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
   update hwqueue.queue q set paused_at = null
   where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
   if found then
@@ -12027,6 +12204,7 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
@@ -12057,6 +12235,7 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+  perform hwqueue.require_all_tenants();
   update hwqueue.api_token t
   set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting(), revoked_login = session_user
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
@@ -12145,34 +12324,6 @@ CREATE FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone
     where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
     order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
 $$;
-
-CREATE TABLE hwqueue.profile_queue (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    classes bigint[] NOT NULL,
-    task_names text[] NOT NULL,
-    most_cpu_milli bigint NOT NULL,
-    most_memory_mib bigint NOT NULL,
-    is_even boolean NOT NULL,
-    classes_seen xid8 NOT NULL,
-    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
-);
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
-
-COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
-
-COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -12390,6 +12541,7 @@ CREATE FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer DEFA
 declare
   v_was int;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_shard(p_shard);
   if p_days is null or p_days not between 1 and 14 then
     perform hwqueue.refuse('QHA01', 'p_days must be from 1 to 14', jsonb_build_object('field', 'p_days'),
@@ -12419,9 +12571,11 @@ CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard i
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_row hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_row hwqueue.queue;
   v_before jsonb;
 begin
+  perform hwqueue.require_all_tenants();
+  v_row := hwqueue.find_queue(p_queue, p_shard);
   select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
@@ -12889,7 +13043,8 @@ declare
 begin
   for v_label in
     select o.* from hwqueue.left_out_label o
-    where o.shard_id = p_shard and not o.is_mentioned and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
+    where o.shard_id = p_shard and not o.is_mentioned
+      and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
     order by o.key for no key update skip locked
   loop
     update hwqueue.left_out_label o
@@ -12925,7 +13080,8 @@ begin
   -- for update: who is about to register with the profile holds it for key share
   v_profiles := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profiles) order by p.profile_id limit p_limit for update skip locked);
+    where p.shard_id = p_shard and p.profile_id = any (v_profiles)
+    order by p.profile_id limit p_limit for update skip locked);
   update hwqueue.profile p set judged_as = null
   where p.shard_id = p_shard and p.profile_id = any (v_profiles) and not exists (
     select 1 from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
@@ -13188,6 +13344,45 @@ CREATE FUNCTION hwqueue.storage_path() RETURNS text
     LANGUAGE sql STABLE
     AS $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
 
+CREATE FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
+begin
+  if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
+    select array_agg(e.position), array_agg(p_eligible.classes[1]) into positions, classes
+    from (
+      select r.position from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit) e;
+  elsif cardinality(p_eligible.classes) <= 200 then
+    select array_agg(e.position), array_agg(e.class_id) into positions, classes
+    from (
+      select r.position, r.class_id from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and v_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit) e;
+  else  -- the list is not complete
+    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
+    into positions, classes, checked
+    from (
+      select r.position, r.class_id, k.is_checked
+      from hwqueue.ready r
+      cross join lateral (
+        select e.is_checked from hwqueue.profile_eligibility e
+        where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
+          and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+          and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) k
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and v_to and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit) e;
+  end if;
+  positions := coalesce(positions, '{}');
+end
+$$;
+
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -13209,7 +13404,8 @@ declare
 begin
   with suspended as (
     update hwqueue.attestation a set suspended_at = p_now, suspended_why = p_why
-    where a.shard_id = p_shard and a.node_id = p_node.node_id and a.suspended_at is null and (p_all or not a.any_instance)
+    where a.shard_id = p_shard and a.node_id = p_node.node_id and a.suspended_at is null
+      and (p_all or not a.any_instance)
     returning a.domain
   )
   select array_agg(s.domain order by s.domain) into v_domains from suspended s;
@@ -13225,7 +13421,8 @@ CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard inte
     LANGUAGE sql STABLE
     AS $$
   select format('trust %s is not attested since %s: hwqueue node confirm', to_json(a.domain), a.suspended_why)
-  from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
+  from hwqueue.attestation a
+  where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
 $$;
 
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
@@ -13267,8 +13464,10 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer D
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_taint jsonb := hwqueue.parse_taint(p_taint, 'p_taint');
+  v_taint jsonb;
 begin
+  perform hwqueue.require_all_tenants();
+  v_taint := hwqueue.parse_taint(p_taint, 'p_taint');
   perform hwqueue.require_read_committed();
   perform hwqueue.edit_operator_taints(p_node, v_taint, v_taint ->> 'key', v_taint ->> 'effect', p_shard);
 end
@@ -13277,6 +13476,55 @@ $$;
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
+
+CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_node hwqueue.node;
+  v_seen record;
+  v_taken record;
+begin
+  places := '{}';
+  blocked := '{}';
+  is_new := false;
+  v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
+  if v_seen.positions = '{}' then
+    return;
+  end if;
+  if v_seen.checked <> '{}' then
+    perform hwqueue.note_alive(p_state, p_now, p_shard);
+    v_node := hwqueue.read_node(p_state.node_id, p_shard);
+    v_node.profile_id := p_state.profile_id;  -- as it is judged
+    if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
+      if cardinality(p_eligible.classes) > 200 then
+        return;  -- more are asked about in pick_leases
+      end if;
+      blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
+      if cardinality(blocked) = cardinality(p_eligible.checked) then  -- as if they were not there
+        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_eligible.queue_id, p_tasks, p_window,
+                                     null, null, blocked, p_room, p_limit, p_now, p_shard);
+        places := hwqueue.before_checked(places, hwqueue.checked_at_front(p_state.profile_id, p_eligible.queue_id, p_shard));
+        return;
+      elsif blocked && v_seen.checked then
+        v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+      end if;
+    end if;
+  end if;
+  if v_seen.checked = '{}' then
+    places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
+                                   array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
+  elsif v_seen.positions <> '{}' then
+    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, p_limit, v_node, p_now, p_shard);
+    places := v_taken.places;
+    counted := v_taken.counted;
+    entry := v_taken.entry;
+    blocked := case when v_taken.blocked is null then blocked else blocked || v_taken.blocked end;
+    is_new := v_taken.reason is not distinct from 'unpublished';
+  end if;
+end
+$$;
 
 CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
     LANGUAGE plpgsql
@@ -13312,7 +13560,7 @@ declare
   v_scores double precision[] := p_scores;
   v_asks boolean := p_asks;
   v_asked boolean := false;
-  v_tries int := 0;
+  v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
   v_try record;
 begin
@@ -13482,6 +13730,7 @@ declare
   v_rank bigint := p_tried_rank;
   v_position bigint := p_tried_position;
   v_marks int := 1;
+  v_mark record;
   v_front record;
   v_places tid[] := '{}';
 begin
@@ -13503,24 +13752,14 @@ begin
     if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then
       return '{}';
     end if;
-    -- most queues have one tier and rank: if nothing comes before its mark, the front is there or later
-    select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into v_marks, v_tier, v_rank, v_position
-    from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-    if v_marks = 1 then
-      -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank < v_rank
-      order by r.rank, r.position limit 1;
-      if not found then
-        perform 1 from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < v_tier
-        order by r.tier, r.rank, r.position limit 1;
-      end if;
-      if not found then
-        v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
-                                         v_position + v_reach, p_limit, p_now, p_shard);
-      end if;
+    v_mark := hwqueue.only_mark(p_queue_id, p_shard);
+    v_marks := v_mark.marks;
+    v_tier := v_mark.tier;
+    v_rank := v_mark.rank;
+    v_position := v_mark.position;
+    if v_mark.is_front then
+      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
+                                       v_position + v_reach, p_limit, p_now, p_shard);
     end if;
   end if;
   if v_places = '{}' then
@@ -14072,9 +14311,11 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id int;
   v_until timestamptz := date_trunc('minute', hwqueue.clock());
 begin
+  perform hwqueue.require_all_tenants();
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   if p_minutes is null or p_minutes not between 1 and 1440 then
     perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
       'minutes are kept for a day');
@@ -14255,6 +14496,7 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 declare
   v_node hwqueue.node;
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
@@ -14306,22 +14548,14 @@ CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[
     AS $$
   select case
     when w.is_unpolled then format('no live node polls queue %s', to_json(p_queue))
-    when p_task = any (p_tasks) then format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
+    when p_task = any (p_tasks) then
+      format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
     else format('no live node has a handler for task %s', to_json(p_task)) end
     || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
-         coalesce('; nearest: ' || to_json(case when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues) else hwqueue.nearest_name(p_task, p_tasks) end), '')
+         coalesce('; nearest: ' || to_json(case when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues)
+                                                else hwqueue.nearest_name(p_task, p_tasks) end), '')
        else '' end
   from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
-$$;
-
-CREATE FUNCTION hwqueue.unserving_node(p_class hwqueue.placement_class, p_node uuid, p_shard integer) RETURNS TABLE(predicate jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  select u.predicate
-  from hwqueue.served s
-  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
-  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
-  where s.shard_id = p_shard and s.node_id = p_node and u.predicate is not null
 $$;
 
 CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, predicate jsonb)
@@ -14346,6 +14580,7 @@ CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFA
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+  perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
@@ -14438,6 +14673,12 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
+    LANGUAGE sql STABLE
+    AS $$
+  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
+$$;
+
 CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     AS $$
@@ -14481,6 +14722,7 @@ CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TAB
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+  perform hwqueue.require_all_tenants();
   return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries(p_shard) v;
   return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
   return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
@@ -15015,31 +15257,6 @@ CREATE FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_shard integer) RET
         join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = i.class_id) u
 $$;
 
-CREATE FUNCTION hwqueue.without_entries(p_profile_id bigint, p_classes bigint[], p_queue_id integer, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from record;
-begin
-  if cardinality(p_classes) > 32 then
-    return '{}';
-  end if;
-  select f.tier, f.rank, f.position, e.is_even into v_from
-  from hwqueue.profile_queue e
-  cross join lateral hwqueue.queue_front(p_queue_id, p_shard) f
-  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id;
-  if v_from.tier is null or not v_from.is_even then
-    return '{}';
-  end if;
-  return array(
-    select c from unnest(p_classes) c
-    where (
-      select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = c and (r.tier, r.rank, r.position) >= (v_from.tier, v_from.rank, v_from.position)
-      order by r.tier, r.rank, r.position limit 1) is null);
-end
-$$;
-
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -15095,6 +15312,28 @@ begin
       select p_tier, p_rank, greatest(p_old, p_new), v_version
     ) m order by m.moved desc limit 16
   ) k;
+end
+$$;
+
+CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_profile_id bigint;
+begin
+  loop
+    select p.profile_id into v_profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.digest = p_digest for key share;
+    exit when found;
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
+      default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
+    values (p_shard, p_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
+      hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
+      p_node.default_cpu_isolation, p_node.gpu_share_mode,
+      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end, p_left_out, p_now)
+    on conflict do nothing;
+  end loop;
+  return v_profile_id;
 end
 $$;
 
@@ -15587,7 +15826,9 @@ CREATE VIEW hwqueue.lease_history AS
     h.lasted,
     h.detail
    FROM ((hwqueue.shard s
-     JOIN hwqueue.lease l ON ((l.shard_id = s.shard_id)))
+     JOIN hwqueue.lease l ON (((l.shard_id = s.shard_id) AND ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
+           FROM hwqueue.placement_class c
+          WHERE ((c.shard_id = l.shard_id) AND (c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true)))))))))
      CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id, l.shard_id) h(shard_id, lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail));
 
 CREATE TABLE hwqueue.lease_transition (
@@ -16994,7 +17235,7 @@ REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
@@ -17075,6 +17316,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
@@ -17293,8 +17536,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leaves_out(p_profile_id bigint, p_queue_id integer, p_without bigint[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
@@ -17328,6 +17569,8 @@ GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -17513,6 +17756,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred bo
 
 REVOKE ALL ON FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -17544,6 +17789,8 @@ REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -17603,7 +17850,7 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -17668,6 +17915,8 @@ REVOKE ALL ON FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer
 
 REVOKE ALL ON FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -17715,7 +17964,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mar
 
 REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_shard integer, OUT judged integer, OUT next_after bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, p_shard integer, OUT judged integer, OUT more boolean, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -17938,6 +18187,8 @@ REVOKE ALL ON FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -17955,6 +18206,8 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
@@ -18040,8 +18293,6 @@ REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unserving_node(p_class hwqueue.placement_class, p_node uuid, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserving_words(p_predicate jsonb) FROM PUBLIC;
@@ -18058,6 +18309,8 @@ REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_sha
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18123,13 +18376,13 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 
 REVOKE ALL ON FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.without_entries(p_profile_id bigint, p_classes bigint[], p_queue_id integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_stands boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
