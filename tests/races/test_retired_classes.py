@@ -68,7 +68,7 @@ def test_no_lease_is_lost(
 
 
 def test_a_registration_that_idles(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
-    """It holds what its node may run; prune leaves the class of one such alone until it has ended."""
+    """It holds what its node may run; prune leaves such a class alone until it has ended."""
     direct = Direct(conn)
     direct.create_queue(QUEUE, {"retain_completed": 0})
     node = register(conn)
