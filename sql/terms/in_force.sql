@@ -13,18 +13,34 @@ as $$
       where t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
 $$;
 
+-- Locks the classes of a term that is about to be published. False when another session holds any, which may be waking it: who judges that
+-- before the term is published passes it over, so admit_classes must come after.
+-- Locks: the caller holds the shard's row; class rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.lock_classes(p_digest bigint, p_shard int) returns boolean
+language plpgsql volatile set enable_bitmapscan = on
+as $$
+declare
+  v_classes bigint[] := array(
+    select k.class_id from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest)));
+begin
+  return (
+    select count(*) = cardinality(v_classes) from (
+      select from hwqueue.placement_class k
+      where k.shard_id = p_shard and k.class_id = any (v_classes) for no key update skip locked) l);
+end
+$$;
+
 -- Makes the classes that a term was the last to hold up candidates: they are new to everybody who judges.
--- Locks: the caller holds the shard's row; class rows, skip locked: those are being woken. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row, and theirs (lock_classes). Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.admit_classes(p_digest bigint, p_shard int) returns void
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 begin
   update hwqueue.placement_class c
   set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c, p_shard)
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select k.class_id from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    for no key update skip locked)) and hwqueue.in_force(c.terms, p_shard);
+  where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
+    and hwqueue.in_force(c.terms, p_shard);
 end
 $$;
 

@@ -11,7 +11,7 @@
 -- Brings on up to p_limit terms that are not published. pending: some are left. p_holds: whether running claims may be held to count them, until
 -- the caller's transaction ends. Claims leave that to reap, since their transaction may stay open while other nodes want to settle; but
 -- not for longer than ten seconds: nobody may be calling reap. Null: publish nothing, since the caller has entered a lease that does not run yet.
--- Locks: the shard's row, skip locked; profile rows and claims, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row, skip locked; profile rows, class rows and claims, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz, p_shard int, out published int, out pending boolean)
 language plpgsql volatile
 as $$
@@ -43,7 +43,8 @@ begin
     elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
-    elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
+    elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
+      and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       perform hwqueue.admit_classes(v_term.digest, p_shard);
       perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,

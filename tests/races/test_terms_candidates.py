@@ -302,3 +302,40 @@ def test_a_named_lease_is_not_taken_for_another_of_its_class(conn: psycopg.Conne
     assert ids(direct.claim(QUEUE, *node)) == [first]
     assert direct.claim(QUEUE, *node) == []
     assert broken(conn) == []
+
+
+def test_a_class_that_is_woken_while_its_last_term_is_published(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Who judged it between the two commits finds it afterwards."""
+    direct = Direct(conn)
+    queues(direct)
+    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
+    first = direct.spawn(QUEUE)["lease_id"]
+    asked = [{"lease": str(first), "domain": RACK}, leases("web", away=True)]
+    second = direct.spawn(OTHER, {"placement": {"require": asked}})["lease_id"]
+    with interleave(dsn, SHORT) as actor:
+        writer, waker, publisher = actor(), actor(), actor()
+        writer.begin()
+        writer.conn.execute("select pg_current_xact_id()")
+        for _ in range(3):
+            direct.reap()
+        for node in (beside, starter):
+            assert direct.claim(OTHER, *node) == []
+        assert unpublished(conn) > 0  # all that is missing is the writer's end
+        waker.begin()
+        assert ids(waker.direct.claim(QUEUE, *starter)) == [first]
+        writer.rollback()
+        publisher.begin()
+        # as a claim does on its way; reap would hold the profile's row as well
+        publisher.conn.execute("select hwqueue.publish_terms(9, true, hwqueue.clock(), 0)")
+        waker.commit()
+        assert direct.claim(OTHER, *beside) == []
+        publisher.commit()
+    granted: list[UUID] = []
+    for _ in looks():
+        direct.reap()
+        granted = ids(direct.claim(OTHER, *beside))
+        if granted:
+            break
+    assert granted == [second]
