@@ -44,7 +44,7 @@ test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
 test-all: setup ## Run the slow tests, too
 	$(PYTEST)
 
-mutants: setup ## Plant known bugs one by one: the tests must catch each (20 minutes)
+mutants: setup ## Plant known bugs one by one: the tests must catch each (25 minutes)
 	$(BIN)/python -m tests.mutants
 
 sync: setup ## Generate the sync client from the async one
