@@ -446,3 +446,23 @@ def test_a_class_that_was_judged_beside_who_writes_the_term(
     publish(direct)
     assert broken(conn) == []
     assert held not in ids(direct.claim(OTHER, *two_node, qty=9))
+
+
+def test_a_prune_that_is_undone_loses_no_class(conn: psycopg.Connection, dsn: str) -> None:
+    """It held the class as one that nobody uses, while its term came into force."""
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
+    direct.reap()  # the term is written
+    direct.spawn(QUEUE)
+    assert len(direct.claim(QUEUE, *node)) == 1  # the node has judged, and passed by the class
+    with interleave(dsn, SHORT) as actor:
+        pruner = actor()
+        pruner.begin()
+        pruner.conn.execute("select from hwqueue.placement_class where terms <> '[]' for update")
+        for _ in range(FAR):
+            direct.reap()
+        pruner.rollback()
+    publish(direct)
+    assert ids(direct.claim(OTHER, *node)) == [held]
