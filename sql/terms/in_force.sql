@@ -76,6 +76,7 @@ end
 $$;
 
 -- Makes classes candidates that still wait for leases that have started: such a lease was adopted, or started while the class was written.
+-- Looks at the first p_limit that wait, and at as many from where watch_classes goes on, so all have their turn, however long the first wait.
 -- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.wake_missed(p_limit int, p_shard int) returns void
 language plpgsql volatile
@@ -84,7 +85,13 @@ begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
   where c.shard_id = p_shard and c.class_id = any (array(
     select k.class_id
-    from (select x.* from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit) w
+    from (
+      (select x.class_id from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit)
+      union
+      (select x.class_id from hwqueue.placement_class x
+       where x.shard_id = p_shard and x.waits and x.class_id > (
+         select m.watched_class from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1)
+       order by x.class_id limit p_limit)) w
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
     where not hwqueue.waits_for_start(k, p_shard)
     for no key update of k skip locked));

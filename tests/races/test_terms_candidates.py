@@ -237,6 +237,31 @@ def test_a_start_that_is_missed_is_found_by_reap(conn: psycopg.Connection, dsn: 
     assert ids(direct.claim(OTHER, *beside)) == [second]
 
 
+def test_a_missed_start_behind_many_that_wait_is_found(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Reap looks at some of the classes that wait, and at all of them in turn."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    queues(direct)
+    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
+    dependents(direct, 12)
+    first = direct.spawn(QUEUE, {"claim_timeout": 3600})["lease_id"]
+    asked = {"require": [{"lease": str(first), "domain": RACK}]}
+    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    publish(direct)
+    with interleave(dsn, SHORT) as actor:
+        holder = actor()
+        holder.begin()
+        holder.conn.execute("select from hwqueue.placement_class for no key update")
+        assert ids(direct.claim(QUEUE, *starter)) == [first]
+        holder.rollback()
+    for _ in range(40):
+        clock.advance(timedelta(seconds=11))
+        direct.conn.execute("select from hwqueue.reap(p_limit => 1)")
+    assert ids(direct.claim(OTHER, *beside)) == [second]
+
+
 def test_a_lease_that_succeeded_holds_up_nobody(conn: psycopg.Connection) -> None:
     """Who is spawned later and must be where it ran is a candidate at once."""
     direct = Direct(conn)
