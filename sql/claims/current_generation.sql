@@ -39,7 +39,8 @@ $$;
 -- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by
 -- them is judged again, and sequences may lag behind the tables (logical replication brings none). The new generation
 -- follows from the row and the server alone: a session that cannot lock the row uses it unwritten.
--- Locks: the shard's row, skip locked; on another server the rows of profile, profile_queue, node_state, placement_class, term_count and
+-- Locks: the shard's row, skip locked; on another server the rows of queue (dropped ones), profile, profile_queue,
+-- node_state, placement_class, term_count and
 -- what is remembered of the fleet. Raises: nothing.
 -- Idempotent: yes.
 create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
@@ -66,7 +67,8 @@ begin
     perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
   end if;
   if v_shard.system_identifier <> v_system then
-    update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
+    update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;
+    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard and q.dropped_before is not null;
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;

@@ -10,6 +10,7 @@ from tests.direct import Direct
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor, interleave
 from tests.races.terms import OTHER, RACK, ids, place, publish
+from tests.sql.api import outlive
 
 _ID = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
 _AHEAD = [
@@ -19,6 +20,7 @@ _AHEAD = [
     ),
     f"update hwqueue.placement_class set created_xid = {_ID}".encode(),
 ]
+FAR_AHEAD = 4 * 10**12  # no transaction of this server has such an id
 MANY = 1200  # more than two batches
 
 _BEHIND = """
@@ -273,3 +275,32 @@ def test_a_class_that_the_claims_own_transaction_wakes(
             got += found
     assert sorted(got) == sorted(mine + waiting)
     assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:
+    """Queues and classes that were on their way out go, though their ids are ahead, too."""
+    direct = Direct(conn)
+    for queue in (QUEUE, "gone"):
+        direct.create_queue(queue)
+        lease = direct.spawn(queue)["lease_id"]
+        direct.cancel(lease)
+    conn.execute("delete from hwqueue.lease")
+    conn.execute("delete from hwqueue.finished")
+    conn.execute(
+        "update hwqueue.queue set dropped_at = now(), dropped_before = %s::text::xid8 where name = 'gone'",
+        [FAR_AHEAD],
+    )
+    conn.execute(
+        "update hwqueue.placement_class set retired_at = now(), retired_before = %s::text::xid8",
+        [FAR_AHEAD],
+    )
+    conn.execute(
+        "update hwqueue.shard set system_identifier = system_identifier + 1,"
+        " server_started_at = server_started_at - interval '1 hour'"
+    )
+    direct.reap()
+    for _ in range(3):
+        conn.execute("select from hwqueue.prune()")
+        outlive(conn)
+    assert conn.execute("select name from hwqueue.queue").fetchall() == [(QUEUE,)]
+    assert conn.execute("select from hwqueue.placement_class").fetchall() == []

@@ -237,9 +237,7 @@ def test_a_start_that_is_missed_is_found_by_reap(conn: psycopg.Connection, dsn: 
     assert ids(direct.claim(OTHER, *beside)) == [second]
 
 
-def test_a_missed_start_behind_many_that_wait_is_found(
-    conn: psycopg.Connection, dsn: str
-) -> None:
+def test_a_missed_start_behind_many_that_wait_is_found(conn: psycopg.Connection, dsn: str) -> None:
     """Reap looks at some of the classes that wait, and at all of them in turn."""
     clock = install_clock(conn)
     direct = Direct(conn)
