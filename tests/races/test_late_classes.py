@@ -280,6 +280,7 @@ def test_a_class_that_the_claims_own_transaction_wakes(
 def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:
     """Queues and classes that were on their way out go, though their ids are ahead, too."""
     direct = Direct(conn)
+    direct.reap()  # writes down which server this is
     for queue in (QUEUE, "gone"):
         direct.create_queue(queue)
         lease = direct.spawn(queue)["lease_id"]
