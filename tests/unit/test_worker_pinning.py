@@ -15,7 +15,7 @@ from hwqueue.types import Assignment, Claim
 from hwqueue.worker.context import LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.runner import Runner
-from tests.unit.test_worker_process import claim
+from tests.unit.claims import claim
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system cannot pin"
