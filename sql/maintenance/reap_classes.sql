@@ -1,10 +1,11 @@
--- Judges new classes ahead of claims, profile by profile, so that a claim mostly finds it done and holds its node for less time. What names
--- nodes, resources or trust domains is left to the claims of those nodes: only they hold the node.
--- Looks at p_limit profiles after p_after, in turn over the calls, and judges up to p_limit classes, each for one profile. Profiles that
--- nobody registers with any more are left out. Also forgets which transactions ran when a profile judged last, once they have ended: each
--- is an index probe for every claim.
--- Stops after p_until, by the real clock, but not before it has judged something.
--- Returns how many it judged, whether there may be more, and where to go on: at the same profile if the limit or the time came in between.
+-- Judges new classes ahead of claims, profile by profile, so that a claim mostly finds it done and holds
+-- its node for less time. What names nodes, resources or trust domains is left to the claims of those
+-- nodes: only they hold the node. So is a class that costs more than judge_budget. Looks at p_limit
+-- profiles after p_after, in turn over the calls, and judges up to p_limit classes, each for one profile.
+-- Profiles that nobody registers with any more are left out. Also forgets which transactions ran when a
+-- profile judged last, once they have ended: each is an index probe for every claim. Stops after
+-- p_until, by the real clock, but not before it has judged something. Returns how many it judged, whether
+-- there may be more, and where to go on: at the same profile if the limit or the time came in between.
 -- Locks: profile rows, skip locked; the shard's row, skip locked.
 create or replace function hwqueue.reap_classes(p_after bigint, p_limit int, p_until timestamptz, p_shard int,
                                                 out judged int, out more boolean, out next_after bigint)
@@ -46,7 +47,7 @@ begin
         perform hwqueue.forget_ended(v_profile, p_shard);
         exit;
       end if;
-      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, p_shard);
+      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);
       judged := judged + v_count;
       exit when v_count < v_wanted;
     end loop;

@@ -17,9 +17,11 @@ begin
 end
 $$;
 
--- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more.
+-- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more. p_is_upkeep: a batch with
+-- a class that costs more than judge_budget is left to claims.
 -- Locks: the caller holds the profile's row; the shard's row, skip locked.
-create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int, p_shard int) returns int
+create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int, p_is_upkeep boolean, p_shard int)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -31,6 +33,10 @@ begin
     p_profile.anchors, false, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;  -- what is unseen is the caller's own, and judged
+  elsif p_is_upkeep and exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
+    return 0;
   elsif v_next.batch <> '{}' then
     perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
     insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,

@@ -36,7 +36,7 @@ begin
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    more := hwqueue.judge_for_profile(v_locked, c_limit, p_shard) = c_limit or more;
+    more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
       row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judged,

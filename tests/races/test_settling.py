@@ -233,6 +233,7 @@ def test_a_batch_completes_a_lease_that_a_new_term_names_meanwhile(
     assert conn.execute("select * from hwqueue.verify_invariants()").fetchall() == []
 
 
+@pytest.mark.parametrize("node", [{"capacity": CAPACITY}], ids=["counted"], indirect=True)
 def test_reap_does_not_hold_claims_of_a_node_at_work(
     conn: psycopg.Connection, dsn: str, clock: Clock, node: tuple[UUID, int], claim: Row
 ) -> None:
