@@ -267,10 +267,8 @@ CREATE FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) RETURNS 
 begin
   update hwqueue.placement_class c
   set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c, p_shard)
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select k.class_id from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    for no key update skip locked)) and hwqueue.in_force(c.terms, p_shard);
+  where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
+    and hwqueue.in_force(c.terms, p_shard);
 end
 $$;
 
@@ -1467,9 +1465,10 @@ begin
   v_bad := hwqueue.repeated_pattern(p_placement);
   if v_bad is not null then
     perform hwqueue.refuse('QHC03',
-      format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
-      jsonb_build_object('field', p_field || '.' || v_bad),
-      'put the pattern into require, outside of any: there it is judged once for all nodes that are alike, not at every claim');
+      format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
+        p_field, v_bad, v_limits.repeated_chars),
+      jsonb_build_object('field', p_field || '.' || v_bad, 'limit', v_limits.repeated_chars),
+      'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
   end if;
   return p_placement;
 end
@@ -5800,7 +5799,7 @@ begin
   select p.* into v_locked from hwqueue.profile p
   where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    more := hwqueue.judge_for_profile(v_locked, c_limit, p_shard) = c_limit or more;
+    more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
       row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judged,
@@ -5879,7 +5878,7 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
   from verdict v
 $$;
 
-CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5891,6 +5890,10 @@ begin
     p_profile.anchors, false, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;  -- what is unseen is the caller's own, and judged
+  elsif p_is_upkeep and exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
+    return 0;
   elsif v_next.batch <> '{}' then
     perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
     insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
@@ -6727,6 +6730,22 @@ CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE sql
     AS $$
   select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update)
+$$;
+
+CREATE FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on'
+    AS $$
+declare
+  v_classes bigint[] := array(
+    select k.class_id from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest)));
+begin
+  return (
+    select count(*) = cardinality(v_classes) from (
+      select from hwqueue.placement_class k
+      where k.shard_id = p_shard and k.class_id = any (v_classes) for no key update skip locked) l);
+end
 $$;
 
 CREATE FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) RETURNS boolean
@@ -9094,7 +9113,8 @@ begin
     perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
   end if;
   if v_shard.system_identifier <> v_system then
-    update hwqueue.placement_class c set created_xid = '0' where c.shard_id = p_shard;
+    update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;
+    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard and q.dropped_before is not null;
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
     update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
@@ -9772,6 +9792,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.pattern_chars(p_exprs jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+
 CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -10189,9 +10213,9 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
-CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT exprs integer) RETURNS record
+CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select 8, 500, 200 $$;
+    AS $$ select 8, 500, 60, 200 $$;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
@@ -10642,7 +10666,8 @@ begin
     elsif not v_is_over then
       update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
-    elsif p_holds is not null and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
+    elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
+      and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       perform hwqueue.admit_classes(v_term.digest, p_shard);
       perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
@@ -11297,7 +11322,7 @@ begin
         perform hwqueue.forget_ended(v_profile, p_shard);
         exit;
       end if;
-      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, p_shard);
+      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);
       judged := judged + v_count;
       exit when v_count < v_wanted;
     end loop;
@@ -11935,15 +11960,16 @@ CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $_$
   select case
-    when hwqueue.patterns_within(p_placement) = '[]' then null
-    when hwqueue.patterns_within(p_placement -> 'prefer') <> '[]'
+    when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
+    when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
          and (hwqueue.asks_others(p_placement -> 'prefer')
               or jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
-    when exists (select 1 from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
-                 where e.value ? 'any' and hwqueue.patterns_within(e.value) <> '[]' and hwqueue.asks_others(e.value)) then 'require'
-    when hwqueue.patterns_within(p_placement -> 'require') <> '[]'
+    when (select sum(hwqueue.pattern_chars(e.value)) from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+          where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
+    when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
          and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
       then 'require' end
+  from hwqueue.placement_limits() l
 $_$;
 
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS integer
@@ -14913,7 +14939,13 @@ begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
   where c.shard_id = p_shard and c.class_id = any (array(
     select k.class_id
-    from (select x.* from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit) w
+    from (
+      (select x.class_id from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit)
+      union
+      (select x.class_id from hwqueue.placement_class x
+       where x.shard_id = p_shard and x.waits and x.class_id > (
+         select m.watched_class from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1)
+       order by x.class_id limit p_limit)) w
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
     where not hwqueue.waits_for_start(k, p_shard)
     for no key update of k skip locked));
@@ -17476,7 +17508,7 @@ REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -17573,6 +17605,8 @@ REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with t
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) FROM PUBLIC;
 
@@ -17834,6 +17868,8 @@ REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used inte
 
 REVOKE ALL ON FUNCTION hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.pattern_chars(p_exprs jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pattern_size(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.patterns_within(p_placement jsonb) FROM PUBLIC;
@@ -17866,7 +17902,7 @@ GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint
 
 REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT exprs integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 

@@ -34,25 +34,31 @@ create or replace function hwqueue.asks_others(p_exprs jsonb) returns boolean
 language sql immutable parallel safe
 as $$ select jsonb_path_exists(p_exprs, 'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
 
--- The part of a normal placement in which every claim would judge patterns again; null: none. Those are:
+-- The characters that the patterns of some expressions have in all, bounds written out.
+create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
+language sql immutable
+as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+
+-- The part of a normal placement in which every claim would judge large patterns again; null: none. Those are:
 -- prefer, where it asks about other leases or a spread is preferred; an any in require that asks about other
 -- leases; require, where max_skew counts the nodes that it allows.
 create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
 language sql immutable
 as $$
   select case
-    when hwqueue.patterns_within(p_placement) = '[]' then null
-    when hwqueue.patterns_within(p_placement -> 'prefer') <> '[]'
+    when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
+    when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
          and (hwqueue.asks_others(p_placement -> 'prefer')
               or jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
-    when exists (select 1 from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
-                 where e.value ? 'any' and hwqueue.patterns_within(e.value) <> '[]' and hwqueue.asks_others(e.value)) then 'require'
-    when hwqueue.patterns_within(p_placement -> 'require') <> '[]'
+    when (select sum(hwqueue.pattern_chars(e.value)) from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+          where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
+    when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
          and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
       then 'require' end
+  from hwqueue.placement_limits() l
 $$;
 
--- Refuses a normal placement that would cost too much: patterns, expressions in all, and patterns where
+-- Refuses a normal placement that would cost too much: patterns, expressions in all, and large patterns where
 -- claims would judge them again and again, because other leases decide about the same part.
 -- Raises: QHC03.
 create or replace function hwqueue.check_cost(p_placement jsonb, p_field text) returns jsonb
@@ -76,9 +82,10 @@ begin
   v_bad := hwqueue.repeated_pattern(p_placement);
   if v_bad is not null then
     perform hwqueue.refuse('QHC03',
-      format('%s.%s has a regexp, version or semver expression beside what it asks about other leases', p_field, v_bad),
-      jsonb_build_object('field', p_field || '.' || v_bad),
-      'put the pattern into require, outside of any: there it is judged once for all nodes that are alike, not at every claim');
+      format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
+        p_field, v_bad, v_limits.repeated_chars),
+      jsonb_build_object('field', p_field || '.' || v_bad, 'limit', v_limits.repeated_chars),
+      'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
   end if;
   return p_placement;
 end

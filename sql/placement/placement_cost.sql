@@ -2,11 +2,11 @@
 -- of everybody, so what one producer may ask is bounded; the limits are in docs/reference/placement.md.
 
 -- The limits of a placement. patterns: its regexp, version and semver expressions. pattern_chars: what these
--- have in all, the bounds of regexps written out. exprs: its expressions in all, those of selectors and
--- inside any included.
-create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int, out exprs int)
+-- have in all, the bounds of regexps written out. repeated_chars: the same, where every claim judges them
+-- again (repeated_pattern). exprs: its expressions in all, those of selectors and inside any included.
+create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int, out repeated_chars int, out exprs int)
 language sql immutable parallel safe
-as $$ select 8, 500, 200 $$;
+as $$ select 8, 500, 60, 200 $$;
 
 -- The expressions of a placement, wherever they are, as one list.
 create or replace function hwqueue.exprs_within(p_placement jsonb) returns jsonb

@@ -55,8 +55,8 @@ async def test_lists_show_ones_own(
     guarded: Http, sql: Client, queue: str, film: dict[str, str], theirs: str
 ) -> None:
     own = {str(sql.spawn_lease(queue, "draw", tenant=FILM).lease_id) for _ in range(3)}
-    sql.spawn_lease(queue, "draw")
-    for params in ({}, {"tenant": FILM}, {"queue": queue}, {"before": "f" * 8 + NOBODY[8:]}):
+    later = str(sql.spawn_lease(queue, "draw").lease_id)
+    for params in ({}, {"tenant": FILM}, {"queue": queue}, {"before": later}):
         page = ok(await guarded.get(f"{V1}/leases", params=params, headers=film))
         assert own <= {lease["lease_id"] for lease in page["items"]}
         assert {lease["tenant"] for lease in page["items"]} == {FILM}

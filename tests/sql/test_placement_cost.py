@@ -75,6 +75,7 @@ def fleet(api: Api) -> list[Node]:
     return made
 
 
+SHORT: Row = {"label": "kernel", "op": "version", "values": [">= 5.15"]}
 PATTERNS = {"require": [pattern(number, 10) for number in range(9)]}
 SIZES = {"require": [pattern(0, 200), pattern(1, 200), pattern(2, 101)]}
 WRITTEN_OUT = {"require": [{"label": "h", "op": "regexp", "values": ["(abcdefghij){26}"]}] * 2}
@@ -172,6 +173,21 @@ def test_patterns_that_every_claim_would_judge_again_are_refused(
     options = {"placement": placement}
     refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task=TASK, options=options)
     assert refusal.field == f"options.placement.{part}"
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"prefer": [{"when": OTHERS}, {"when": SHORT}]},
+        {"require": [{"any": [[OTHERS], [SHORT]]}]},
+        {
+            "require": [SHORT],
+            "spread": [{"domain": "rack", "max_skew": 1, "select": {"same": "task"}}],
+        },
+    ],
+)
+def test_short_patterns_are_allowed_there(api: Api, placement: Row) -> None:
+    api.spawn(api.queue(), placement=placement)
 
 
 def test_a_claim_judges_batches_of_what_they_cost(api: Api, fleet: list[Node]) -> None:

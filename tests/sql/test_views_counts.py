@@ -141,6 +141,7 @@ def test_classes_tell_what_waits_and_runs(api: Api) -> None:
     for _ in range(3):
         api.spawn(queue, placement=asked, tenant="film")
     api.claim(node, queue)
+    api.rows("reap")  # estimates the reach
     row = api.row("placement_class_stats", queue=queue)
     assert (row["pending"], row["running"], row["profiles"]) == (2, 1, 1)
     assert (row["tenant"], row["task_name"], row["reach"]) == ("film", "work", 1.0)
