@@ -33,15 +33,6 @@ begin
 end
 $$;
 
--- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of statement_timeout, where that is less.
--- Of the real clock: it is about what the server can do, not about what is due.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.upkeep_budget() returns interval
-language sql stable
-as $$
-  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
-$$;
-
 -- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
 -- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are checked for the same reason.
 -- What holds up others comes last: nodes. Where estimates have used up the time, watching classes and judging ahead take turns, by the
