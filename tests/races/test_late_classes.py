@@ -288,7 +288,8 @@ def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:
     conn.execute("delete from hwqueue.lease")
     conn.execute("delete from hwqueue.finished")
     conn.execute(
-        "update hwqueue.queue set dropped_at = now(), dropped_before = %s::text::xid8 where name = 'gone'",
+        "update hwqueue.queue set dropped_at = now(), dropped_before = %s::text::xid8"
+        " where name = 'gone'",
         [FAR_AHEAD],
     )
     conn.execute(
