@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ import anyio.to_thread
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from psycopg.types.json import Jsonb
+from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from hwqueue.calls import Call
@@ -27,6 +29,9 @@ from hwqueue.server.settings import ServerSettings
 
 LARGE = 64 * 1024
 """Bytes of a body up to which a thread of its own costs more than it spares others."""
+
+_MOST_NAMED = 5000
+_WRONG = "are not as they must be"
 
 T = TypeVar("T")
 Work = Callable[[], Any]
@@ -104,8 +109,12 @@ class LargeRequest(Request):
         return value
 
     def _read(self) -> tuple[Any, list[Any]]:
-        value, errors = self._field.validate(json.loads(self._body), {}, loc=("body",))
-        return value, list(errors or ())[: MOST_ERRORS + 1]
+        try:
+            return _reader(self._field.field_info.annotation).validate_python(
+                json.loads(self._body)
+            ), []
+        except ValidationError as error:
+            return None, _errors(error)
 
 
 class LargeClient(AsyncClient):
@@ -123,6 +132,23 @@ class LargeClient(AsyncClient):
     async def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
         given: dict[str, Any] = await self._beside(lambda: _written(arguments(call, values)))
         return given
+
+
+@cache
+def _reader(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
+def _errors(error: ValidationError) -> list[Any]:
+    """The first of what is wrong; how much, if that is too much: pydantic names all or nothing.
+
+    It does so at a stretch: no other thread runs meanwhile, the event loop's neither.
+    """
+    count = error.error_count()
+    if count > _MOST_NAMED:
+        return [{"type": "value_error", "loc": ("body",), "msg": f"{count} values {_WRONG}"}]
+    found = error.errors(include_url=False)[: MOST_ERRORS + 1]
+    return [each | {"loc": ("body", *each["loc"])} for each in found]
 
 
 def _written(given: dict[str, Any]) -> dict[str, Any]:

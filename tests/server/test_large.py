@@ -189,6 +189,17 @@ async def test_what_is_wrong_with_a_large_one_is_named(
     assert problem(answer, 422, "QHA01")["field"] == field
 
 
+async def test_too_much_that_is_wrong_is_counted_alone(http: Http, queue: str) -> None:
+    """Naming it takes longer than reading the request, and nobody else is answered meanwhile."""
+    unknown = {f"key{number}": 1 for number in range(20_000)}
+    body = json.dumps({"queue": queue, "leases": [{"task": "draw", **unknown}]})
+    assert len(body) > LARGE
+    answer = await http.post(f"{V1}/leases/batch", content=body, headers=JSON)
+    found = problem(answer, 422, "QHA01")
+    assert found["detail"] == "body: 20000 values are not as they must be"
+    assert "errors" not in found
+
+
 @pytest.mark.parametrize("text", ["{", "[" * LARGE, "9" * LARGE])
 async def test_what_is_no_json_is_refused_alike(http: Http, text: str) -> None:
     statuses = [
