@@ -239,7 +239,7 @@ class NodeNotYours(NodeError):
 
 
 class NodeBusy(NodeError):
-    """Another session holds the node or one of its claims, so it cannot be registered now."""
+    """Another session holds the node or one of its claims, so these cannot be changed now."""
 
     default_sqlstate = "QHN06"
     default_retryable = True

@@ -64,8 +64,8 @@ begin
 end
 $$;
 
--- Waits for the claims of a node, and for the node itself, before it is registered, up to five seconds (or
--- lock_timeout) each.
+-- Waits for the claims of a node, and for the node itself, before it is registered or an
+-- operator's command changes its claims, up to five seconds (or lock_timeout) each.
 -- Locks: node_state, then its claims by lease_id, released before it returns. Raises: QHN06 when another
 -- session still holds one.
 create or replace function hwqueue.await_node(p_node uuid, p_shard int) returns void

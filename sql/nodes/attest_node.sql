@@ -34,7 +34,7 @@ $$;
 
 -- Ends an attestation. Like a no_execute taint: running leases whose requirements the node does not meet without it are asked to stop at once.
 -- Gives whether there was one.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -46,6 +46,7 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
+  perform hwqueue.await_node(p_node, p_shard);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain;
   if not found then

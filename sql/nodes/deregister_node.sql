@@ -1,7 +1,7 @@
 -- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an instance that
 -- missed it stays fenced when the node is registered again. Its attestations end, too, and it belongs to no login any more; taints of
 -- operators stay, as cordons do.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA02, QHA03. Idempotent: no, the second call finds no node.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Idempotent: no, the second call finds no node.
 create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -13,6 +13,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
+  perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();

@@ -1,7 +1,7 @@
 -- Hands a node and its claims over to another login or role: from then on only its members may act for the
 -- node. For login roles that change (a role that all of them have), for a role that is gone, and for a
 -- machine that changes hands. What runs there goes on. Its attestations are suspended until confirm_node.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHA01 no such role, QHA02, QHA03. Idempotent: yes.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.hand_over_node(p_node uuid, p_login text, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -16,6 +16,7 @@ begin
       format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
       jsonb_build_object('field', 'p_login'), 'name the login of the node''s worker, or a role that its logins have');
   end if;
+  perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_state.login is not distinct from p_login then

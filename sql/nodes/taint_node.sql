@@ -1,7 +1,7 @@
 -- Puts a taint {"key", "value"?, "effect"} on a node; of the same key and effect there is one, so another value replaces it. Leases that
 -- do not tolerate it do not come there any more; with no_execute those that run there are asked to stop as well: at once, or when the
 -- seconds of their toleration are over.
--- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
+-- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -17,7 +17,7 @@ $$;
 
 -- Takes an operator's taints of a key (with p_effect: of this effect alone) off a node; those that the node registered with stay. Claims
 -- that were to stop later because of it may stay; those that have been asked stay asked. Gives how many taints it took off.
--- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
+-- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null, p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -48,6 +48,9 @@ begin
     v_before := hwqueue.read_node(p_node, p_shard);
     -- before the lock: it may wait for a registration of such a node
     v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
+    if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
+      perform hwqueue.await_node(p_node, p_shard);
+    end if;
     begin
       perform hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;

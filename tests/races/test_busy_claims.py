@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -120,6 +120,29 @@ def test_a_registration_says_that_the_node_is_busy(scene: Scene) -> None:
     scene.producer.rollback()
     assert scene.direct.register(scene.node[0], spec) > scene.node[1]
     assert scene.states() == ["pending", "pending"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "select hwqueue.drain_node(%s, '1 minute')",
+        """select hwqueue.taint_node(%s, '{"key": "k", "effect": "no_execute"}')""",
+        "select hwqueue.revoke_attestation(%s, 'vault')",
+        "select hwqueue.hand_over_node(%s, 'hwqueue_worker')",
+        "select hwqueue.deregister_node(%s)",
+    ],
+    ids=["drain", "taint", "revoke", "hand over", "deregister"],
+)
+def test_an_operator_is_told_that_the_node_is_busy(scene: Scene, command: LiteralString) -> None:
+    """It holds the node's row while it waits for the claim, and the node cannot claim then."""
+    conn = scene.direct.conn
+    conn.execute("select hwqueue.attest_node(%s, 'vault')", [scene.node[0]])
+    with pytest.raises(psycopg.DatabaseError) as refused:
+        conn.execute(command, [scene.node[0]])
+    assert refused.value.sqlstate == NODE_BUSY
+    assert scene.states() == ["claimed", "claimed"]
+    scene.producer.rollback()
+    conn.execute(command, [scene.node[0]])
 
 
 def test_a_session_without_a_limit_of_its_own_does_not_wait_for_ever(scene: Scene) -> None:
