@@ -224,7 +224,8 @@ def attest(
         bool,
         typer.Option(
             "--any-instance",
-            help="For every instance that the node's login registers, as where each node has one.",
+            help="For every instance that the node's login registers: "
+            "if the node has a login of its own.",
         ),
     ] = False,
 ) -> None:
@@ -255,7 +256,10 @@ def confirm(
     node: NodeName,
     instance: Annotated[
         str | None,
-        typer.Option(help="Only if this instance is registered.", show_default=False),
+        typer.Option(
+            help="Only if this instance is registered (instance_id of node show).",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Trust the registered instance of a node for what an earlier one was attested for."""

@@ -56,6 +56,13 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (ConfigError, ExitCode.USAGE),
 )
 
+# Who may call what is granted to roles (sql/grants.sql); the server does not say to which.
+_ROLE_NEEDED = (
+    "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
+    "runs workers, hwqueue_operator looks at everything and acts on it, hwqueue_admin may do all; "
+    "see docs/explanation/security.md"
+)
+
 Row = Mapping[str, object]
 
 # Characters that move a cursor, change colours or the order of text, or begin a line, as Python
@@ -158,7 +165,10 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
         return str(error), error.hint, error.detail, error.sqlstate
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
-        return message, error.diag.message_hint, error.diag.message_detail, error.sqlstate
+        hint = error.diag.message_hint
+        if hint is None and error.sqlstate == "42501":
+            hint = _ROLE_NEEDED
+        return message, hint, error.diag.message_detail, error.sqlstate
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"
     return str(error) or type(error).__name__, hint, None, None
@@ -193,7 +203,8 @@ def _text(value: object) -> str:
         case Mapping() | list() | tuple():
             return json.dumps(value, default=_plain)
         case _:
-            return str(value)
+            is_record = dataclasses.is_dataclass(value)
+            return json.dumps(value, default=_plain) if is_record else str(value)
 
 
 def _plain(value: object) -> Any:

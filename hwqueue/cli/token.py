@@ -44,7 +44,7 @@ def create(
     with open_client(ctx) as client:
         client.create_token(name, digest, role, tenant=tenant, expires_at=expires_at)
     if expires_at is None:
-        say(ctx, "warning: the token has no end; give it one: --expires 90d")
+        say(ctx, f"{name} never ends unless it is revoked; --expires 90d gives it an end")
     if bare:
         typer.echo(secret)
         return

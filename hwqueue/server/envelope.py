@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from uuid import uuid4
 
 from starlette.datastructures import MutableHeaders
@@ -83,7 +84,8 @@ class Envelope:
             "ms": round(seconds * 1000, 1),
         }
         if self._json_logs:
-            _log.info("%s", json.dumps(facts))
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            _log.info("%s", json.dumps({"time": now, **facts}))
         else:
             _log.info(" ".join(["%s"] * len(facts)), *(_word(fact) for fact in facts.values()))
 

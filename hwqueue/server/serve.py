@@ -23,7 +23,7 @@ _VARIABLE = "HWQUEUE_SERVER_SETTINGS"
 
 def run(settings: ServerSettings) -> None:
     """Serve until SIGTERM or Ctrl-C; then let requests under way finish."""
-    _set_up_logs()
+    _set_up_logs(json_logs=settings.json_logs)
     options: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
@@ -51,19 +51,21 @@ def run(settings: ServerSettings) -> None:
 
 def app_of_process() -> FastAPI:
     """The application of one of several server processes."""
-    _set_up_logs()
-    return create_app(_from_json(os.environ[_VARIABLE]))
+    settings = _from_json(os.environ[_VARIABLE])
+    _set_up_logs(json_logs=settings.json_logs)
+    return create_app(settings)
 
 
-def _set_up_logs() -> None:
-    """Lines of the access log as they are, everything else with its level."""
+def _set_up_logs(*, json_logs: bool) -> None:
+    """Lines of the access log as they are, with their time, everything else with its level, too."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     for name in ("uvicorn.error", "hwqueue.access", "hwqueue.server"):
         logging.getLogger(name).setLevel(logging.INFO)
     access = logging.getLogger("hwqueue.access")
     if not access.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        line = "%(message)s" if json_logs else "%(asctime)s %(message)s"
+        handler.setFormatter(logging.Formatter(line))
         access.addHandler(handler)
         access.propagate = False
 

@@ -29,6 +29,7 @@ _BURST = 20  # wake-ups at once, after a quiet time
 _PER_SECOND = 20.0
 _ANSWER_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 300.0
+_MOST_WAIT_SECONDS = 60.0
 
 
 class WakeUps:
@@ -93,8 +94,8 @@ async def listen(
     """
     connecting = AsyncRetrying(
         retry=retry_if_exception_type(psycopg.Error),
-        wait=wait_random_exponential(multiplier=0.5, max=60),
-        before_sleep=_log_failure,
+        wait=wait_random_exponential(multiplier=0.5, max=_MOST_WAIT_SECONDS),
+        before_sleep=_Failures().tell,
     )
     wake_ups = WakeUps(on_work)
     is_told = False
@@ -165,6 +166,23 @@ async def _hears(connection: psycopg.AsyncConnection, conninfo: str) -> bool:
     return bool(heard)
 
 
-def _log_failure(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    _log.warning("cannot LISTEN, polling instead: %s", error)
+class _Failures:
+    """Says why it cannot listen: once for each reason in a row, in one line."""
+
+    def __init__(self) -> None:
+        self._said: str | None = None
+
+    def tell(self, state: RetryCallState) -> None:
+        """A try failed; another one follows."""
+        why = _why(state.outcome.exception() if state.outcome else None)
+        if state.attempt_number == 1 or why != self._said:
+            _log.warning("cannot LISTEN, polling instead and trying again: %s", why)
+        self._said = why
+
+
+def _why(error: BaseException | None) -> str:
+    """An error as one line, without the excerpt of SQL that the driver adds."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        first = str(error).partition("\n")[0]
+        return f"{first}; the login that listens needs the role hwqueue_worker"
+    return " ".join(str(error).split())

@@ -16,7 +16,7 @@ from hwqueue.worker import outcome, process
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pinned
-from hwqueue.worker.report import fields
+from hwqueue.worker.report import fields, seconds
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -60,7 +60,7 @@ class Execution:
     @property
     def timed_out(self) -> Outcome:
         """The failure of a handler that ran too long."""
-        return outcome.failure("Timeout", f"ran longer than {self.task.timeout}")
+        return outcome.failure("Timeout", f"ran longer than {seconds(self.task.timeout)}")
 
     def stop(self, reason: StopReason) -> None:
         """Ask the handler to stop, once: asked again it could not clean up.
@@ -280,7 +280,7 @@ class Runner:
             execution.claim.lease_id,
             execution.claim.task_name,
             "gave way" if gave_way else "ended late, and its outcome is dropped,",
-            execution.task.timeout,
+            seconds(execution.task.timeout),
             extra=fields(execution.claim),
         )
 

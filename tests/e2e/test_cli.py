@@ -369,3 +369,34 @@ def test_how_full_the_nodes_are(cli: Cli, shown: Callable[..., Any]) -> None:
     assert (tag["value"], tag["nodes"], tag["live"]) == ("T4", 2, 1)
     refused = cli("node", "usage", "--state", "broken", code=2)
     assert "p_state" in refused.stderr or "broken" in refused.stderr
+
+
+def test_a_token_without_an_end_is_warned_of(cli: Cli) -> None:
+    endless = cli("token", "create", "endless", "--role", "viewer", "--bare")
+    assert endless.stdout.startswith("hwq_")
+    assert len(endless.stdout.splitlines()) == 1
+    assert "endless never ends" in endless.stderr
+    assert "--expires" in endless.stderr
+    limited = cli("token", "create", "limited", "--role", "viewer", "--expires", "90d")
+    assert "never ends" not in limited.stderr
+
+
+def test_a_call_without_its_role_says_what_to_grant(
+    conn: psycopg.Connection[Any], dsn: str
+) -> None:
+    login = f"hwqueue_test_nobody_{uuid.uuid4().hex[:12]}"
+    conn.execute(f"create role {login} login password 'x'")
+    try:
+        mine = psycopg.conninfo.make_conninfo(dsn, user=login, password="x")
+        result = CliRunner().invoke(app, ["--dsn", mine, "queue", "list"])
+    finally:
+        conn.execute(f"drop role {login}")
+    assert result.exit_code == 1
+    assert "permission denied" in result.stderr
+    assert "hint: log in as one who has the role for it" in result.stderr
+    assert "hwqueue_operator" in result.stderr
+
+
+def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:
+    cli("node", "register", "box")
+    assert "NodeIsolation(" not in cli("node", "show", "box").stdout

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -221,6 +221,7 @@ async def test_the_log_has_a_line_for_each_request(
     assert (first["method"], first["path"], first["status"]) == ("GET", f"{V1}/leases", 200)
     assert first["actor"].startswith("token:viewer-")
     assert first["ms"] >= 0
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
     assert (second["status"], second["actor"]) == (404, None)
     assert "secret" not in "".join(lines)
 
