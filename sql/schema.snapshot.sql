@@ -3332,6 +3332,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
+  perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
@@ -3426,6 +3427,9 @@ begin
     perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
       jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
   end if;
+  if p_deadline is not null then
+    perform hwqueue.await_node(p_node, p_shard);
+  end if;
   v_node := hwqueue.set_cordon(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
@@ -3478,6 +3482,9 @@ begin
     v_before := hwqueue.read_node(p_node, p_shard);
     -- before the lock: it may wait for a registration of such a node
     v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
+    if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
+      perform hwqueue.await_node(p_node, p_shard);
+    end if;
     begin
       perform hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
@@ -5044,6 +5051,7 @@ begin
       format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
       jsonb_build_object('field', 'p_login'), 'name the login of the node''s worker, or a role that its logins have');
   end if;
+  perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_state.login is not distinct from p_login then
@@ -12233,6 +12241,7 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
+  perform hwqueue.await_node(p_node, p_shard);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain;
   if not found then

@@ -86,14 +86,6 @@ def test_tokens_from_made_to_revoked(dsn: str) -> None:
     assert row["revoked_at"]
 
 
-def test_create_token_warns_of_a_token_without_an_end(dsn: str) -> None:
-    create = ["--dsn", dsn, "token", "create", "--role", "viewer", "--bare"]
-    endless = CliRunner().invoke(app, [*create, "endless"])
-    ending = CliRunner().invoke(app, [*create, "ending", "--expires", "90d"])
-    assert "warning: the token has no end" in endless.stderr
-    assert "warning" not in ending.stderr
-
-
 def test_a_stop_lets_what_is_under_way_finish(dsn: str) -> None:
     with server(dsn) as (process, url), psycopg.connect(dsn) as other:
         made = httpx.post(f"{url}/api/v1/queues", json={"queue": "q"})
