@@ -11,7 +11,7 @@ as $$
     when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
     when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null then '%s but for %s: hwqueue worker run --queue %s'
                                   else '%s but for %s: add it to the app of their workers' end, m.nodes, a.words, p_sole #>> '{predicate,queue}')
-    when 'attest' then format('%s but for not being %s: hwqueue node attest', m.nodes, a.words)
+    when 'attest' then format('%s but for not being %s: hwqueue node attest, or node confirm if that is suspended', m.nodes, a.words)
     when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
     when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
     else format('%s but for %s: relax it', m.nodes, a.words) end)

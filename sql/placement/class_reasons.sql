@@ -11,7 +11,7 @@ as $$
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
     when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
     when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
-    when 'trust_not_attested' then format('nobody attests the node for %s', p_predicate -> 'trust')
+    when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
