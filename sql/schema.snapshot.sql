@@ -5282,7 +5282,7 @@ CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class
     when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
     when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null then '%s but for %s: hwqueue worker run --queue %s'
                                   else '%s but for %s: add it to the app of their workers' end, m.nodes, a.words, p_sole #>> '{predicate,queue}')
-    when 'attest' then format('%s but for not being %s: hwqueue node attest', m.nodes, a.words)
+    when 'attest' then format('%s but for not being %s: hwqueue node attest, or node confirm if that is suspended', m.nodes, a.words)
     when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
     when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
     else format('%s but for %s: relax it', m.nodes, a.words) end)
@@ -11495,7 +11495,7 @@ CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels 
                   p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
     when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
     when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
-    when 'trust_not_attested' then format('nobody attests the node for %s', p_predicate -> 'trust')
+    when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
