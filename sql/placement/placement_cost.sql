@@ -43,11 +43,10 @@ language sql immutable parallel safe
 as $$ select 5000 $$;
 
 -- Of these classes the first ones, in their order, that fit into one batch of judging: at least one.
-create or replace function hwqueue.within_budget(p_class_ids bigint[], p_shard int) returns bigint[]
-language sql stable
+create or replace function hwqueue.within_budget(p_class_ids bigint[], p_costs int[]) returns bigint[]
+language sql immutable
 as $$
   select coalesce(array_agg(u.class_id order by u.ordinality) filter (where u.before < hwqueue.judge_budget()), '{}')
-  from (select i.class_id, i.ordinality, sum(c.cost) over (order by i.ordinality) - c.cost as before
-        from unnest(p_class_ids) with ordinality i(class_id, ordinality)
-        join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = i.class_id) u
+  from (select i.class_id, i.ordinality, sum(i.cost) over (order by i.ordinality) - i.cost as before
+        from unnest(p_class_ids, p_costs) with ordinality i(class_id, cost, ordinality)) u
 $$;

@@ -32,7 +32,7 @@ def listening(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Listening:
     def listen(**changes: Any) -> Iterator[socket.socket]:
         told: dict[str, Any] = {}
         with monkeypatch.context() as patch:
-            patch.setattr("hwqueue.server.serve._set_up_logs", lambda: None)
+            patch.setattr("hwqueue.server.serve._set_up_logs", lambda **_: None)
             patch.setattr("uvicorn.run", lambda app, **options: told.update(app=app, **options))
             run(ServerSettings(dsn=dsn, pool_size=2, **changes))
         app = told.pop("app")

@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
 def test_addresses_and_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the one of uvicorn's parsers that has limits, whichever are installed."""
     told: dict[str, Any] = {}
-    monkeypatch.setattr("hwqueue.server.serve._set_up_logs", lambda: None)
+    monkeypatch.setattr("hwqueue.server.serve._set_up_logs", lambda **_: None)
     monkeypatch.setattr("uvicorn.run", lambda _, **options: told.update(options))
     run(ServerSettings(dsn=""))
     assert issubclass(told["http"], H11Protocol)
