@@ -28,15 +28,19 @@ begin
     order by count(*) desc limit (
       select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (p_class_ids))
+  ), example as materialized (  -- read once for all classes
+    select k.nodes, n as node, p as profile
+    from kind k
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
   ), reach as (
     select c.class_id, f.share
     from hwqueue.placement_class c
     cross join lateral (  -- class by class: its few patterns stay compiled
-      select coalesce(sum(k.nodes) filter (where hwqueue.suits(c, p, n.node_id, n.resources || n.gpu_ids, n.attested, n.gpu_ids, n.gpu_parents)
-               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0), 0) / sum(k.nodes) as share
-      from kind k
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
-      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+      select coalesce(sum(e.nodes) filter (where hwqueue.suits(c, e.profile, (e.node).node_id, (e.node).resources || (e.node).gpu_ids,
+                 (e.node).attested, (e.node).gpu_ids, (e.node).gpu_parents)
+               and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0), 0) / sum(e.nodes) as share
+      from example e
       offset 0) f
     where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
   )
