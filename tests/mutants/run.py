@@ -21,6 +21,8 @@ from hwqueue.embedded import EmbeddedServer
 from tests.fix_db import THROWAWAY
 from tests.mutants.planted import Mutant, all_mutants, copy_project
 
+_LONGEST_SECONDS = 900  # the tests of one mutant take seconds, some of them a minute
+
 app = typer.Typer(add_completion=False)
 console = Console(highlight=False, soft_wrap=True)
 
@@ -40,21 +42,25 @@ class Trial:
         """Run tests in the copy: the names of those that failed, and what pytest printed.
 
         Raises:
-            RuntimeError: nothing failed, yet pytest could not run the tests.
+            RuntimeError: nothing failed, yet pytest could not run the tests, or they hang.
         """
         report = self.root / "report.xml"
         report.unlink(missing_ok=True)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
         command += ["-x"] if stop else []
-        ran = subprocess.run(
-            [*command, f"--junitxml={report}", *tests],
-            cwd=self.root,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        try:
+            ran = subprocess.run(
+                [*command, f"--junitxml={report}", *tests],
+                cwd=self.root,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=_LONGEST_SECONDS if stop else None,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"pytest {' '.join(tests)} did not end: {error}") from error
         cases = ET.parse(report).getroot().iter("testcase") if report.exists() else ()
         failed = [str(case.get("name")) for case in cases if case.find("failure") is not None]
         if ran.returncode and not failed:
