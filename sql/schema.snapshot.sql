@@ -4948,6 +4948,9 @@ begin
     for update skip locked;
     if found then
       update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_place;
+      -- no candidate before the lease is due (wake_due)
+      update hwqueue.placement_class c set waits = true
+      where c.shard_id = p_shard and c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
     else
       perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update skip locked;
       if not found then
@@ -10290,6 +10293,7 @@ CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_no
 declare
   v_from timestamptz;
   v_due hwqueue.scheduled[];
+  v_waiting bigint[];
 begin
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now and s.available_at >= coalesce(p_from, (
@@ -10312,8 +10316,14 @@ begin
   if v_due = '{}' then
     return 0;  -- held by others
   end if;
-  delete from hwqueue.scheduled s using unnest(v_due) d
-  where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id;
+  with gone as (
+    delete from hwqueue.scheduled s using unnest(v_due) d
+    where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id
+    returning s.class_id
+  )
+  select array_agg(c.class_id) into v_waiting
+  from gone g join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
+  where c.waits;
   with entry as (
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
     -- one that is too late already must not come below the mark of the deadlines
@@ -10324,6 +10334,9 @@ begin
   )
   update hwqueue.lease l set position = e.position
   from entry e where l.shard_id = p_shard and l.lease_id = e.lease_id;
+  if v_waiting is not null then
+    perform hwqueue.wake_due(v_waiting, p_shard);
+  end if;
   return cardinality(v_due);
 end
 $$;
@@ -14712,6 +14725,9 @@ begin
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
     jsonb_build_object('class_id', v_class_id));
+  if v_at <= v_now then
+    perform hwqueue.wake_due(array[v_class_id], p_shard);
+  end if;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
@@ -14929,7 +14945,7 @@ $$;
 CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select exists (
+  select p_class.target is not null and hwqueue.lease_state(p_class.target, p_shard) = 'scheduled' or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
@@ -14947,6 +14963,18 @@ begin
     select k.class_id from hwqueue.class_rule r
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
     where r.shard_id = p_shard and r.lease_id = p_lease and k.waits
+    for no key update of k skip locked));
+end
+$$;
+
+CREATE FUNCTION hwqueue.wake_due(p_classes bigint[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k, p_shard)
     for no key update of k skip locked));
 end
 $$;
@@ -18393,6 +18421,8 @@ REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wake_due(p_classes bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_missed(p_limit integer, p_shard integer) FROM PUBLIC;
 

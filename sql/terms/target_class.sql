@@ -49,6 +49,9 @@ begin
     for update skip locked;
     if found then
       update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_place;
+      -- no candidate before the lease is due (wake_due)
+      update hwqueue.placement_class c set waits = true
+      where c.shard_id = p_shard and c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
     else
       perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update skip locked;
       if not found then

@@ -1,12 +1,13 @@
--- Classes that must be with one lease which has not started: no candidates until it starts.
+-- Classes that wait (placement_class.waits) are no candidates: they must be with one lease, which has not started, or are for one lease only
+-- (target_class), which is scheduled.
 
--- Whether a class must be with a lease that neither runs nor has succeeded: until it starts no node may run the class, but for nodes outside
--- the domain that the class lets pass.
+-- Whether the only lease of a class is scheduled, or a class must be with a lease that neither runs nor has succeeded: until that one starts no
+-- node may run the class, but for nodes outside the domain that the class lets pass.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
-  select exists (
+  select p_class.target is not null and hwqueue.lease_state(p_class.target, p_shard) = 'scheduled' or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
@@ -27,6 +28,21 @@ begin
     select k.class_id from hwqueue.class_rule r
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
     where r.shard_id = p_shard and r.lease_id = p_lease and k.waits
+    for no key update of k skip locked));
+end
+$$;
+
+-- Scheduled leases have become claimable: of their classes, those that waited for that are candidates from when the caller's transaction commits.
+-- Those that another session holds are found by wake_missed.
+-- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.wake_due(p_classes bigint[], p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
+  where c.shard_id = p_shard and c.class_id = any (array(
+    select k.class_id from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k, p_shard)
     for no key update of k skip locked));
 end
 $$;
