@@ -10670,8 +10670,8 @@ begin
   if not found then
     return;
   end if;
-  pending := hwqueue.write_terms(p_limit, p_now, p_shard) > 0;
-  if pending and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
+  perform hwqueue.write_terms(p_limit, p_now, p_shard);
+  if hwqueue.terms_pending(p_shard) and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
     insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
   end if;
   for v_term in
@@ -10696,7 +10696,7 @@ begin
       published := published + 1;
     end if;
   end loop;
-  pending := pending or exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null);
+  pending := hwqueue.terms_pending(p_shard);
 end
 $$;
 
@@ -15477,13 +15477,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_classes bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit);
+    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
+    for no key update skip locked);
 begin
   if v_classes <> '{}' then
     insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
@@ -15499,7 +15500,6 @@ begin
         created_xid = case when hwqueue.in_force(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
     where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
-  return cardinality(v_classes);
 end
 $$;
 

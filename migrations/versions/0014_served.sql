@@ -9,5 +9,6 @@ create table hwqueue.served (
 comment on column hwqueue.served.queues is 'queues that it polls; null: it has not said';
 comment on column hwqueue.served.tasks is 'tasks that it has handlers for; null: it has not said';
 
+drop function if exists hwqueue.write_terms(int, timestamptz, int);
 drop function if exists hwqueue.class_fits(bigint[], bit varying, bit varying, bit varying, timestamptz, int);
 drop function if exists hwqueue.class_headline(int, int, int, int, int, text, text, int, int, text, text, int, int, int, timestamptz, interval);

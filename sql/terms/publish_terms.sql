@@ -26,8 +26,8 @@ begin
   if not found then
     return;
   end if;
-  pending := hwqueue.write_terms(p_limit, p_now, p_shard) > 0;
-  if pending and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
+  perform hwqueue.write_terms(p_limit, p_now, p_shard);
+  if hwqueue.terms_pending(p_shard) and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
     insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
   end if;
   for v_term in
@@ -52,7 +52,7 @@ begin
       published := published + 1;
     end if;
   end loop;
-  pending := pending or exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null);
+  pending := hwqueue.terms_pending(p_shard);
 end
 $$;
 
@@ -65,15 +65,16 @@ as $$
     select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid and x is distinct from pg_current_xact_id_if_assigned())
 $$;
 
--- Gives the terms of up to p_limit classes that are new their rows. Gives the number of such classes.
--- Locks: the caller holds the shard's row. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz, p_shard int) returns int
+-- Gives the terms of up to p_limit classes that are new their rows, but for classes that another session holds: it may be waking them.
+-- Locks: the caller holds the shard's row; class rows, skip locked. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_classes bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit);
+    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
+    for no key update skip locked);
 begin
   if v_classes <> '{}' then
     insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
@@ -89,6 +90,5 @@ begin
         created_xid = case when hwqueue.in_force(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
     where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
-  return cardinality(v_classes);
 end
 $$;

@@ -290,6 +290,37 @@ def test_a_scheduled_lease_that_a_term_names_is_a_candidate_when_it_is_due(
     assert ids(direct.claim(QUEUE, *node)) == [first]
 
 
+def test_new_terms_do_not_wait_for_whoever_wakes_a_class(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """A lease that a term names, and that has a term itself, is brought forward meanwhile."""
+    direct = Direct(conn)
+    queues(direct)
+    node = place(conn, 1, 1)
+    first = direct.spawn(QUEUE, NOT_NOW | lease("web", away("web")))["lease_id"]
+    publish(direct)
+    direct.spawn(OTHER, {"placement": {"require": [{"lease": str(first), "domain": RACK}]}})
+    for _ in looks():  # until the lease has a class of its own, whose term has no row yet
+        conn.execute("select from hwqueue.publish_terms(2, true, hwqueue.clock(), 0)")
+        if conn.execute(
+            "select 1 from hwqueue.placement_class where target = %s and not terms_written", [first]
+        ).fetchone():
+            break
+    now = conn.execute("select hwqueue.clock()").fetchone()
+    assert now is not None
+    with interleave(dsn, SHORT) as actor:
+        holder = actor()
+        holder.begin()
+        holder.direct.update(first, {"available_at": now[0].isoformat()})
+        actor().direct.reap()
+        direct.spawn(OTHER, lease("db"))
+        assert len(actor().direct.claim(OTHER, *node)) == 1
+        holder.commit()
+    publish(direct)
+    assert ids(direct.claim(QUEUE, *node)) == [first]
+    assert broken(conn) == []
+
+
 def test_a_missed_start_behind_many_that_wait_is_found(conn: psycopg.Connection, dsn: str) -> None:
     """Reap looks at some of the classes that wait, and at all of them in turn."""
     clock = install_clock(conn)
