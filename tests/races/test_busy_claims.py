@@ -202,3 +202,23 @@ def test_a_batch_does_not_wait_for_a_claim_that_a_savepoint_holds(
         scene.producer.commit()
         settle(scene.direct, scene.node, [scene.held])
         assert scene.states() == ["completed", "completed"]
+
+
+@pytest.mark.parametrize("settle", [as_lists, in_a_batch])
+def test_a_claim_that_a_later_transaction_holds_is_busy(
+    conn: psycopg.Connection, dsn: str, settle: Settle
+) -> None:
+    """Whose id was given out after the settler's."""
+    conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+    with interleave(dsn) as actor:
+        scene = Scene(conn, actor(), False)
+        scene.producer.rollback()
+        with conn.transaction():
+            conn.execute("select pg_current_xact_id()")
+            scene.producer.begin()
+            scene.producer.direct.cancel(scene.held["lease_id"])
+            rows = settle(scene.direct, scene.node, scene.claims)
+            verdicts = {row["lease_id"]: row["verdict"] for row in rows if "verdict" in row}
+            assert verdicts[scene.held["lease_id"]] == "busy"
+        assert scene.states() == ["claimed", "completed"]
+        scene.producer.rollback()

@@ -8,6 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
+from tests.patience import looks
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive
@@ -25,6 +26,10 @@ LEFT = """
        + (select count(*) from hwqueue.claim) + (select count(*) from hwqueue.idempotency)
 """
 
+LEFT_OF_QUEUES = """
+  select (select count(*) from hwqueue.queue), (select count(*) from hwqueue.placement_class)
+"""
+
 
 def prune(conn: psycopg.Connection) -> None:
     """Delete all that can be deleted while others have something open."""
@@ -37,6 +42,15 @@ def purge(conn: psycopg.Connection) -> None:
     conn.execute(PRUNE)
     outlive(conn)
     prune(conn)
+
+
+def outlive_older(conn: psycopg.Connection, actor: Actor) -> None:
+    """Wait until no transaction is open, anywhere on the server, that is older than the actor's."""
+    mine = actor.conn.execute("select pg_current_xact_id()::text").fetchone()
+    for _ in looks():
+        if conn.execute("select pg_snapshot_xmin(pg_current_snapshot())::text").fetchone() == mine:
+            return
+    raise AssertionError("some session on this server keeps a transaction open")
 
 
 def spawn_once(producer: Actor) -> str | None:
@@ -201,6 +215,33 @@ def test_it_leaves_claims_to_reap(
     assert conn.execute(told).fetchone() == (3,)
 
 
+@pytest.mark.parametrize("where", ["ready", "scheduled", "finished"])
+def test_somebody_who_holds_a_lease(
+    conn: psycopg.Connection, dsn: str, node: tuple[UUID, int], where: str
+) -> None:
+    """Cancelled or requeued while the queue is deleted: it and its class stay until that ends."""
+    direct = Direct(conn)
+    lease = direct.spawn(QUEUE, {"delay": 3600} if where == "scheduled" else {})["lease_id"]
+    if where == "finished":
+        direct.cancel(lease)
+    direct.drop_queue(QUEUE)
+    with interleave(dsn, SHORT) as actor:
+        older, user = actor(), actor()
+        older.begin()
+        older.conn.execute("select pg_current_xact_id()")
+        conn.execute(PRUNE)  # stamps the queue
+        user.begin()
+        user.direct.requeue(lease) if where == "finished" else user.direct.cancel(lease)
+        older.commit()
+        outlive_older(conn, user)
+        prune(conn)
+        assert conn.execute(LEFT_OF_QUEUES).fetchone() == (1, 1)
+        user.rollback() if where == "scheduled" else user.commit()
+    purge(conn)
+    assert conn.execute(LEFT_OF_QUEUES).fetchone() == (0, 0)
+    assert conn.execute(LEFT).fetchone() == (0,)
+
+
 def test_a_judge_that_idles(conn: psycopg.Connection, dsn: str, node: tuple[UUID, int]) -> None:
     """It holds what its profile has seen of all queues; prune passes by, and comes back."""
     direct = Direct(conn)
@@ -218,6 +259,7 @@ def test_a_judge_that_idles(conn: psycopg.Connection, dsn: str, node: tuple[UUID
         assert len(worker.direct.claim("other", *node)) == 1
         older.commit()
         conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+        outlive_older(conn, worker)
         prune(conn)
         assert conn.execute(QUEUES, {"name": QUEUE}).fetchone() == (1, 1)
         worker.commit()

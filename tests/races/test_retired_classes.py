@@ -10,10 +10,17 @@ from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, node_spec, register
 from tests.races.interleave import Actor, interleave
+from tests.races.terms import publish
 from tests.sql.api import outlive
 
 PRUNE = "select classes from hwqueue.prune()"
 HOUR = timedelta(hours=1)
+# Of each claim: whether its class is its lease's.
+_AS_CLAIMED = """
+  select l.class_id = k.class_id from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
+  join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
+"""
 
 
 def use_once(direct: Direct, node: tuple[UUID, int]) -> None:
@@ -88,5 +95,27 @@ def test_a_registration_that_idles(conn: psycopg.Connection, dsn: str, clock: Cl
         conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
         assert conn.execute(PRUNE).fetchone() == (0,)
         restarted.commit()
+    outlive(conn)
+    assert conn.execute(PRUNE).fetchone() == (1,)
+
+
+def test_a_claim_of_a_lease_with_a_class_of_its_own_by_now(
+    conn: psycopg.Connection, clock: Clock
+) -> None:
+    """It runs as the class that it was claimed with, which no lease has any more: that stays."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"retain_completed": 0})
+    node = register(conn)
+    named = direct.spawn(QUEUE, {"labels": {"app": "web"}})["lease_id"]
+    [claim] = direct.claim(QUEUE, *node)
+    direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(named)}]}})
+    publish(direct)
+    assert conn.execute(_AS_CLAIMED).fetchall() == [(False,)]
+    clock.advance(2 * HOUR)
+    for _ in range(3):  # retired, stamped, deleted
+        conn.execute(PRUNE)
+        outlive(conn)
+    assert conn.execute(_AS_CLAIMED).fetchall() == [(False,)]
+    direct.complete(named, claim["claim_token"])
     outlive(conn)
     assert conn.execute(PRUNE).fetchone() == (1,)

@@ -35,6 +35,11 @@ Node = tuple[UUID, int]
 ATTEMPTS = 10  # of a claim whose transaction ids are counted by what goes by on the server
 TRIED = 16  # classes that a claim tries at most
 NOT_NOW: dict[str, Any] = {"delay": 3600}
+# Whether reap, in its round of all classes, has passed the class of a lease.
+_PASSED = """
+  select m.watched_class > l.class_id from hwqueue.reap_mark m, hwqueue.lease l
+  where l.lease_id = %s order by m.version desc limit 1
+"""
 
 
 def dependents(direct: Direct, count: int) -> list[UUID]:
@@ -341,6 +346,39 @@ def test_a_missed_start_behind_many_that_wait_is_found(conn: psycopg.Connection,
     for _ in range(40):
         clock.advance(timedelta(seconds=11))
         direct.conn.execute("select from hwqueue.reap(p_limit => 1)")
+    assert ids(direct.claim(OTHER, *beside)) == [second]
+
+
+def test_a_missed_start_of_one_of_the_first_that_wait_is_found_at_once(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """Though reap, which looks at classes in turn, has passed it."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    queues(direct)
+    beside, starter = place(conn, 1, 1), place(conn, 2, 1)
+    first = direct.spawn(QUEUE, {"claim_timeout": 3600})["lease_id"]
+    asked = {"require": [{"lease": str(first), "domain": RACK}]}
+    second = direct.spawn(OTHER, {"placement": asked})["lease_id"]
+    dependents(direct, 3)
+    publish(direct)
+
+    def reap() -> None:
+        clock.advance(timedelta(seconds=11))
+        conn.execute("select from hwqueue.reap(p_limit => 1)")
+
+    for _ in range(20):
+        if conn.execute(_PASSED, [second]).fetchone() == (True,):
+            break
+        reap()
+    with interleave(dsn, SHORT) as actor:
+        holder = actor()
+        holder.begin()
+        holder.conn.execute("select from hwqueue.placement_class for no key update")
+        assert ids(direct.claim(QUEUE, *starter)) == [first]
+        holder.rollback()
+    assert conn.execute(_PASSED, [second]).fetchone() == (True,)
+    reap()
     assert ids(direct.claim(OTHER, *beside)) == [second]
 
 
