@@ -11,6 +11,7 @@ from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor, interleave
 from tests.races.terms import OTHER, RACK, ids, place, publish
 from tests.sql.api import outlive
+from tests.sql.test_placement_cost import counting
 
 _ID = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
 _AHEAD = [
@@ -159,6 +160,35 @@ def test_reap_judges_ahead(conn: psycopg.Connection, dsn: str) -> None:
     assert drain(direct, nodes[0]) == [slow, *leases]
 
 
+def test_reap_judges_for_all_profiles_in_turn(conn: psycopg.Connection) -> None:
+    """Also where there are more of them than its limit."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    nodes = [register(conn, number, labels={"pool": number}) for number in range(3)]
+    for node in nodes:
+        assert direct.claim(QUEUE, *node) == []
+    direct.spawn(QUEUE, label("new"))
+    assert conn.execute(_BEHIND).fetchall() == [(len(nodes),)]
+    for _ in range(2 * len(nodes)):  # a profile, and that it has no more
+        conn.execute("select from hwqueue.reap(p_limit => 1)")
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+def test_reap_judges_nothing_for_nodes_that_are_gone(conn: psycopg.Connection) -> None:
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    nodes = [register(conn, number, labels={"pool": number}) for number in range(2)]
+    for node in nodes:
+        assert direct.claim(QUEUE, *node) == []
+    direct.deregister(nodes[0][0])
+    leases = [direct.spawn(QUEUE, label("new"))["lease_id"]]
+    direct.reap()
+    assert conn.execute(_BEHIND).fetchall() == [(1,)]
+    back = register(conn, 0, labels={"pool": 0})
+    assert drain(direct, back) == leases
+    assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
 def test_reap_leaves_a_profile_that_a_claim_judges_for(conn: psycopg.Connection, dsn: str) -> None:
     """It does not wait, and judges when the claim has ended."""
     direct = Direct(conn)
@@ -205,6 +235,11 @@ def test_transactions_that_have_ended_are_forgotten(conn: psycopg.Connection, ds
         conn.execute("select hwqueue.reap()")
         for found in unseen(conn):
             assert set(held) & found == set(held[2:])
+        writers[2].commit()
+        direct.heartbeat(*node, [])
+        conn.execute("select hwqueue.reap()")  # which has nothing to judge
+        for found in unseen(conn):
+            assert set(held) & found == set()
 
 
 def unseen(conn: psycopg.Connection) -> list[set[str]]:
@@ -275,6 +310,48 @@ def test_a_class_that_the_claims_own_transaction_wakes(
             got += found
     assert sorted(got) == sorted(mine + waiting)
     assert conn.execute(_BEHIND).fetchall() == [(0,)]
+
+
+def test_a_transaction_judges_its_own_classes_once(conn: psycopg.Connection, dsn: str) -> None:
+    """Also when it judges others' in between, or wakes an older class, which it judges each time.
+
+    Counted by the expression about a label that each of the classes has.
+    """
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.create_queue(OTHER)
+    node = place(conn, 1, 1)
+    zoned = {"label": "zone", "op": "exists"}
+    first = direct.spawn(QUEUE)["lease_id"]
+    beside = {"lease": str(first), "domain": RACK}
+    direct.spawn(OTHER, {"placement": {"require": [zoned, beside]}})
+    publish(direct)
+    assert direct.claim(OTHER, *node) == []
+    judged = []
+    with interleave(dsn) as actor:
+        own = actor()
+
+        def spawn(spawner: Direct, name: str) -> None:
+            spawner.spawn(OTHER, label(name) | {"placement": {"require": [zoned]}})
+
+        def claim(queue: str) -> None:
+            with counting(own.conn) as calls:
+                assert len(own.direct.claim(queue, *node)) == 1
+            judged.append(calls.judged)
+
+        own.begin()
+        for number in range(5):
+            spawn(own.direct, f"own-{number}")
+        claim(OTHER)
+        spawn(direct, "another's")
+        claim(OTHER)
+        claim(OTHER)
+        claim(QUEUE)  # wakes the class
+        claim(OTHER)
+        claim(OTHER)
+        claim(OTHER)
+        own.commit()
+    assert judged == [5, 1, 0, 0, 1, 1, 1]
 
 
 def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:

@@ -326,6 +326,28 @@ def test_new_terms_do_not_wait_for_whoever_wakes_a_class(
     assert broken(conn) == []
 
 
+def test_a_named_lease_that_is_due_waits_on_for_one_that_it_must_be_with(
+    conn: psycopg.Connection,
+) -> None:
+    """It is claimable by its time alone, and a candidate when that one starts."""
+    clock = install_clock(conn)
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    last = direct.spawn(QUEUE, {"delay": 2 * NOT_NOW["delay"]})["lease_id"]
+    beside = {"require": [{"lease": str(last), "domain": RACK}]}
+    named = direct.spawn(QUEUE, NOT_NOW | {"placement": beside})["lease_id"]
+    direct.spawn(QUEUE, {"placement": {"require": [{"lease": str(named), "domain": RACK}]}})
+    publish(direct)
+    for granted in ([], [last]):
+        waits = conn.execute("select target from hwqueue.placement_class where waits").fetchall()
+        assert (named,) in waits
+        clock.advance(timedelta(seconds=NOT_NOW["delay"]))
+        direct.reap()
+        assert ids(direct.claim(QUEUE, *node)) == granted
+    assert ids(direct.claim(QUEUE, *node)) == [named]
+
+
 def test_a_missed_start_behind_many_that_wait_is_found(conn: psycopg.Connection, dsn: str) -> None:
     """Reap looks at some of the classes that wait, and at all of them in turn."""
     clock = install_clock(conn)
