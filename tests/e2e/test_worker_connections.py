@@ -145,6 +145,17 @@ async def test_without_listen_the_worker_polls(
         assert (await ended(client, spawned.lease_id)).result == 3
 
 
+async def test_a_worker_that_is_told_not_to_listen_polls(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
+    async with worker(dsn, listen="off"):
+        spawned = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+        assert (await ended(client, spawned.lease_id)).result == 3
+    assert "not listening: polling every" in caplog.text
+    assert "LISTEN" not in caplog.text
+
+
 async def test_an_unknown_queue_is_waited_for(
     client: AsyncClient,
     dsn: str,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, outlive, token
+from tests.sql.api import Api, Row, count_all, outlive, token
 
 DAY = timedelta(days=1)
 DAYS = 86400
@@ -150,9 +150,11 @@ def test_a_class_in_use_and_a_young_one_stay(
     queue = api.queue(retain_completed=0)
     api.spawn(queue, labels={"used": ""})
     clock.advance(DAY)
-    finished(api, api.queue(retain_completed=0), "completed", labels={"young": ""})
+    done = finished(api, api.queue(retain_completed=0), "completed", labels={"young": ""})
     clock.advance(timedelta(minutes=50))
+    count_all(conn)
     api.rows("prune")
+    assert gone(api, done) == [True]
     assert [retired for _, retired in classes(conn, "used")] == [False]
     assert [retired for _, retired in classes(conn, "young")] == [False]
 
