@@ -204,3 +204,35 @@ def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
     granted.remove(asking["lease_id"])  # as soon as its term is in force and the other one runs
     assert granted == rest
     assert broken(conn) == []
+
+
+def test_what_is_decided_for_one_lease_is_not_taken_for_the_named_one(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """One that had ended when it was named, and is requeued, is in its class beside others."""
+    direct = Direct(conn)
+    queues(direct)
+    one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
+    known(direct, {}, one_node, elsewhere)
+    named = direct.spawn(QUEUE)["lease_id"]
+    direct.cancel(named)
+    away_from = {"require": [{"lease": str(named), "domain": "rack", "away": True}]}
+    held = direct.spawn(OTHER, {"placement": away_from})["lease_id"]
+    publish(direct)
+    assert ids(direct.claim(OTHER, *two_node)) == [held]
+    first = direct.spawn(QUEUE)["lease_id"]
+    direct.requeue(named)
+    # with so many classes a claim looks at the front of the queue, where it sees both
+    rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
+    assert conn.execute(_OWN_CLASS, [named]).fetchall() == [(False,)]
+    pause_at(conn, "take_entries", "v_taken := hwqueue.take_decided")
+    with interleave(dsn) as actor:
+        worker = actor()
+        pauses(worker)
+        with pause_closed(conn):
+            claimed = worker.start(lambda d: d.claim(QUEUE, *one_node))
+            worker.wait_until_parked()
+            assert ids(direct.claim(QUEUE, *elsewhere)) == [first]
+        assert ids(claimed.result(TIMEOUT)) == rest[:1]
+    assert ids(direct.claim(QUEUE, *elsewhere)) == [named]
+    assert broken(conn) == []
