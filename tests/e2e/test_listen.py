@@ -8,6 +8,7 @@ import pytest
 import hwqueue.worker.listen as listen_module
 from hwqueue import Client
 from hwqueue.worker.listen import listen
+from tests.e2e.worker_support import BOUND_SECONDS
 
 
 async def test_only_what_stands_for_its_queues_wakes(dsn: str) -> None:
@@ -16,7 +17,8 @@ async def test_only_what_stands_for_its_queues_wakes(dsn: str) -> None:
     with Client(dsn) as client:
         [mine, other] = [client.wake_payloads([queue])[0].payload for queue in ("mine", "other")]
     listening = asyncio.create_task(listen(dsn, 0, ["mine"], lambda: woken.put_nowait(None)))
-    await woken.get()  # it listens
+    async with asyncio.timeout(BOUND_SECONDS):
+        await woken.get()  # it listens, and something may have come before
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         for payload in ("", "0:mine", "mine", other, mine.upper(), mine):
             await connection.execute("select pg_notify('hwqueue', %s)", [payload])
