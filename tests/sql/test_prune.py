@@ -139,7 +139,7 @@ def test_a_spawn_in_flight_keeps_the_class(
         api.rows("prune")
         assert [retired for _, retired in classes(conn, "flight")] == [True]
         other.commit()
-    api.rows("prune")
+    delete_retired(api, conn)
     assert [retired for _, retired in classes(conn, "flight")] == [True]
     assert api.claimed(api.node(), queue) == [lease]
 
