@@ -11,9 +11,11 @@ from tests.sql.api import GENERATION, NOBODY, Api, token
 from tests.sql.warm import WarmApi
 
 
-@pytest.fixture(params=["cold", "warm"])
+@pytest.fixture(params=["cold", "warm", "marked"])
 def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
-    """Nodes at their first claim, and such as have claimed from the queue before."""
+    """Nodes at their first claim, and such as have claimed before; from where a mark is, too."""
+    if request.param == "marked":
+        request.getfixturevalue("eager_marks")
     return Api(conn) if request.param == "cold" else WarmApi(conn)
 
 
