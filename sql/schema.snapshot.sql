@@ -4942,6 +4942,7 @@ begin
     and r.position = v_lease.position and r.lease_id = p_lease for update skip locked;
   if found then
     update hwqueue.ready r set class_id = v_class_id where r.ctid = v_place;
+    perform hwqueue.wake_due(array[v_class_id], p_shard);
   else
     select s.ctid into v_place from hwqueue.scheduled s
     where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
@@ -5418,6 +5419,8 @@ CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_qu
 declare
   v_spawn record;
   v_spawns hwqueue.spawn_request[] := p_spawns;
+  v_class_id bigint;
+  v_named bigint[] := '{}';
 begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
@@ -5431,10 +5434,17 @@ begin
   end if;
   for v_index in 1 .. cardinality(v_spawns) loop
     if v_spawns[v_index].own_id then  -- others may have asked something about it before it is there
-      v_spawns[v_index].class_id := hwqueue.target_class(v_spawns[v_index].class_id, v_spawns[v_index].lease_id, p_shard);
+      v_class_id := v_spawns[v_index].class_id;
+      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id, p_shard);
+      if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
+        v_named := v_named || v_spawns[v_index].class_id;
+      end if;
     end if;
   end loop;
   perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard);
+  if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
+    perform hwqueue.wake_due(v_named, p_shard);
+  end if;
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
     'use a fresh id, or idempotency_key to spawn once');
@@ -10799,7 +10809,7 @@ CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_
     AS $$
 declare
   v_lease hwqueue.lease;
-  v_queue hwqueue.queue;
+  v_found record;
   v_position bigint := 0;
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
@@ -10819,8 +10829,13 @@ begin
   if p_at > p_now then
     return 'scheduled';
   end if;
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
-  perform hwqueue.wake_workers(v_queue, p_shard);
+  select q as queue, c.waits into v_found
+  from hwqueue.queue q join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
+  where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  if v_found.waits then
+    perform hwqueue.wake_due(array[v_lease.class_id], p_shard);
+  end if;
+  perform hwqueue.wake_workers(v_found.queue, p_shard);
   return 'pending';
 end
 $$;
@@ -14725,9 +14740,6 @@ begin
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
     jsonb_build_object('class_id', v_class_id));
-  if v_at <= v_now then
-    perform hwqueue.wake_due(array[v_class_id], p_shard);
-  end if;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
@@ -14945,7 +14957,8 @@ $$;
 CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
-  select p_class.target is not null and hwqueue.lease_state(p_class.target, p_shard) = 'scheduled' or exists (
+  -- put to sleep once (give_target): while a class is awake its lease may be on its way into ready
+  select p_class.waits and p_class.target is not null and coalesce(hwqueue.lease_state(p_class.target, p_shard) = 'scheduled', false) or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
@@ -14975,6 +14988,7 @@ begin
   where c.shard_id = p_shard and c.class_id = any (array(
     select k.class_id from hwqueue.placement_class k
     where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k, p_shard)
+      and hwqueue.in_force(k.terms, p_shard)
     for no key update of k skip locked));
 end
 $$;

@@ -1,6 +1,6 @@
 -- Changes a lease that is not running: {"placement", "wire", "labels", "priority", "available_at", "deadline"}. It keeps its
 -- attempts and gets a fresh place in line. placement and wire together replace what it asked, whichever of them is given.
--- Locks: the entry, then the lease row; its class, skip locked. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
+-- Locks: the entry, then the lease row; as put_back. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
 -- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the state.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -47,9 +47,6 @@ begin
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
     jsonb_build_object('class_id', v_class_id));
-  if v_at <= v_now then
-    perform hwqueue.wake_due(array[v_class_id], p_shard);
-  end if;
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);

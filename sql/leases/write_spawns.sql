@@ -50,7 +50,7 @@ as $$
 $$;
 
 -- The same as insert_spawns where producers chose ids themselves.
--- Locks: as insert_spawns. Raises: QHL06. Idempotent: no.
+-- Locks: as insert_spawns; classes that wait, skip locked. Raises: QHL06. Idempotent: no.
 create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
@@ -58,6 +58,8 @@ as $$
 declare
   v_spawn record;
   v_spawns hwqueue.spawn_request[] := p_spawns;
+  v_class_id bigint;
+  v_named bigint[] := '{}';
 begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
@@ -71,10 +73,17 @@ begin
   end if;
   for v_index in 1 .. cardinality(v_spawns) loop
     if v_spawns[v_index].own_id then  -- others may have asked something about it before it is there
-      v_spawns[v_index].class_id := hwqueue.target_class(v_spawns[v_index].class_id, v_spawns[v_index].lease_id, p_shard);
+      v_class_id := v_spawns[v_index].class_id;
+      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id, p_shard);
+      if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
+        v_named := v_named || v_spawns[v_index].class_id;
+      end if;
     end if;
   end loop;
   perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard);
+  if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
+    perform hwqueue.wake_due(v_named, p_shard);
+  end if;
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
     'use a fresh id, or idempotency_key to spawn once');

@@ -23,7 +23,7 @@ $$;
 
 -- Gives a lease that a term names a class of its own, if it has none, so that the term does not concern others; while it runs, from its next
 -- attempt on. False when its entry is held by another session, or deleted by this one: then nothing was done.
--- Locks: the lease's entry, skip locked; its row. Raises: as find_class. Idempotent: yes.
+-- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises: as find_class. Idempotent: yes.
 create or replace function hwqueue.give_target(p_lease uuid, p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -43,6 +43,7 @@ begin
     and r.position = v_lease.position and r.lease_id = p_lease for update skip locked;
   if found then
     update hwqueue.ready r set class_id = v_class_id where r.ctid = v_place;
+    perform hwqueue.wake_due(array[v_class_id], p_shard);
   else
     select s.ctid into v_place from hwqueue.scheduled s
     where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease

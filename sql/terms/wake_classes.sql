@@ -7,7 +7,8 @@
 create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
-  select p_class.target is not null and hwqueue.lease_state(p_class.target, p_shard) = 'scheduled' or exists (
+  -- put to sleep once (give_target): while a class is awake its lease may be on its way into ready
+  select p_class.waits and p_class.target is not null and coalesce(hwqueue.lease_state(p_class.target, p_shard) = 'scheduled', false) or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
@@ -32,8 +33,9 @@ begin
 end
 $$;
 
--- Scheduled leases have become claimable: of their classes, those that waited for that are candidates from when the caller's transaction commits.
--- Those that another session holds are found by wake_missed.
+-- Entries come into ready: whoever puts them there wakes their classes, which are candidates from when the caller's transaction commits.
+-- Those that another session holds are found by wake_missed; of those whose terms are not in force it is decided when they are (admit_classes),
+-- and until then a lock on them would hold that up.
 -- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.wake_due(p_classes bigint[], p_shard int) returns void
 language plpgsql volatile
@@ -43,6 +45,7 @@ begin
   where c.shard_id = p_shard and c.class_id = any (array(
     select k.class_id from hwqueue.placement_class k
     where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k, p_shard)
+      and hwqueue.in_force(k.terms, p_shard)
     for no key update of k skip locked));
 end
 $$;
