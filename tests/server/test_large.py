@@ -28,8 +28,10 @@ class Held:
     def __init__(self) -> None:
         self.here = threading.Semaphore(0)
         self.goes_on = threading.Event()
+        self.came: list[bytes] = []
 
-    def __call__(self) -> None:
+    def __call__(self, body: bytes = b"") -> None:
+        self.came.append(body)
         self.here.release()
         assert self.goes_on.wait(BOUND_SECONDS)
 
@@ -58,7 +60,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Held:
     held, read = Held(), LargeRequest._read
 
     def slow(request: LargeRequest) -> Any:
-        held()
+        held(request._body)
         return read(request)
 
     monkeypatch.setattr(LargeRequest, "_read", slow)
@@ -125,9 +127,10 @@ async def test_one_of_each_caller_at_a_time(
     async with serving(auth="tokens", pool_size=8, pool_timeout=timedelta(seconds=60)) as http:
         first = asking(http, spawn(queue), headers=one)
         await reader.somebody()
-        second = asking(http, spawn(queue), headers=one)
-        others = asking(http, spawn(queue), headers=other)
-        await reader.somebody()  # whoever it is comes after `second` had its chance
+        second = asking(http, spawn(queue, task="second"), headers=one)
+        others = asking(http, spawn(queue, task="others"), headers=other)
+        await reader.somebody()  # after `second` had its chance
+        assert b'"others"' in reader.came[-1]
         ok(await http.post(f"{V1}/leases", json=spawn(queue, params=1), headers=one), 201)
         assert reader.is_empty()
         reader.goes_on.set()
