@@ -1,6 +1,6 @@
 """A class that is for one lease only is no candidate while that is scheduled, and no longer."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,14 +24,6 @@ def named(direct: Direct, **options: Any) -> UUID:
     return first
 
 
-def now(conn: psycopg.Connection[Any]) -> datetime:
-    """The time of the server."""
-    row = conn.execute("select hwqueue.clock()").fetchone()
-    assert row is not None
-    moment: datetime = row[0]
-    return moment
-
-
 def keep_away(conn: psycopg.Connection[Any], service: str) -> None:
     """A service's leases keep away from each other."""
     conn.execute(
@@ -53,7 +45,7 @@ def test_a_policy_after_a_named_lease_is_pruned(
     service = str(uuid4())
     first = named(direct, service_id=service)
     publish(direct)
-    direct.update(first, {"available_at": now(conn).isoformat()})
+    direct.update(first, {"available_at": clock.now().isoformat()})
     [claim] = direct.claim(QUEUE, *node)
     direct.complete(first, claim["claim_token"])
     clock.advance(timedelta(days=8))
@@ -99,7 +91,7 @@ def test_a_lease_that_ended_while_scheduled_is_requeued(conn: psycopg.Connection
     if how == "cancel":
         direct.cancel(first)
     else:
-        late = (now(conn) + timedelta(seconds=60)).isoformat()
+        late = (clock.now() + timedelta(seconds=60)).isoformat()
         direct.update(first, {"deadline": late})
         clock.advance(timedelta(seconds=61))
         direct.reap()
@@ -138,7 +130,7 @@ def test_a_ready_lease_gets_the_class_that_it_had_while_scheduled(
         if conn.execute("select 1 from hwqueue.term").fetchone() is None:
             break
     direct.update(first, {"labels": {"app": "web"}})
-    direct.update(first, {"labels": {}, "available_at": now(conn).isoformat()})
+    direct.update(first, {"labels": {}, "available_at": clock.now().isoformat()})
     direct.spawn(OTHER, asks)
     node = place(conn, 1, 1)
     for _ in range(8):
@@ -193,6 +185,7 @@ def test_terms_do_not_wait_for_a_producer_that_came_later(
     conn: psycopg.Connection, dsn: str
 ) -> None:
     """It brought a scheduled lease forward; all that was open at the terms' writing has ended."""
+    clock = install_clock(conn)
     direct = Direct(conn)
     queues(direct)
     node = place(conn, 1, 1)
@@ -206,7 +199,7 @@ def test_terms_do_not_wait_for_a_producer_that_came_later(
         with interleave(dsn, SHORT) as actor:
             producer = actor()
             producer.begin()
-            producer.direct.update(first, {"available_at": now(conn).isoformat()})
+            producer.direct.update(first, {"available_at": clock.now().isoformat()})
             idle.rollback()
             granted = []
             for _ in range(6):

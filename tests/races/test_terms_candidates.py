@@ -174,13 +174,15 @@ def test_a_claim_of_many_has_no_subtransactions(conn: psycopg.Connection, which:
     direct.create_queue(QUEUE, {"patience": 0})
     node = place(conn, 1, 1)
     place(conn, 2, 9)
-    for _ in range(ATTEMPTS):
+    is_exact = conn.info.server_version >= 160000
+    for _ in range(1 if is_exact else ATTEMPTS):
         for _ in range(100):
             direct.spawn(QUEUE, lease("web", ONE_BY_ONE[which]) | {"patience": 0.001})
         publish(direct)
-        if xids(conn, lambda: direct.claim(QUEUE, *node, qty=100), 100) < 64:
+        drew = xids(conn, lambda: direct.claim(QUEUE, *node, qty=100), 100)
+        if drew == 1 or (drew < 64 and not is_exact):
             return
-    raise AssertionError("64 transaction ids or more in each claim of 100")
+    raise AssertionError(f"a claim of 100 drew {drew} transaction ids")
 
 
 def test_tries_are_bounded_and_take_turns(conn: psycopg.Connection) -> None:
@@ -279,9 +281,7 @@ def test_a_scheduled_lease_that_a_term_names_is_a_candidate_when_it_is_due(
         if how == "held":
             holder.conn.execute("select from hwqueue.placement_class for no key update")
         if how == "update":
-            now = conn.execute("select hwqueue.clock()").fetchone()
-            assert now is not None
-            direct.update(first, {"available_at": now[0].isoformat()})
+            direct.update(first, {"available_at": clock.now().isoformat()})
         else:
             clock.advance(timedelta(seconds=NOT_NOW["delay"]))
         if how == "reap":
