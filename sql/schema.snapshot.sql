@@ -1040,8 +1040,8 @@ begin
       select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
       from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = r.lease_id offset 0) runs on true
     left join lateral (
-      select l.node_id from hwqueue.lease l
-      where runs.node_id is null and l.shard_id = p_shard and l.lease_id = r.lease_id and l.state = 'completed' offset 0) ran on true
+      select o.node_id from hwqueue.outcome o
+      where runs.node_id is null and o.shard_id = p_shard and o.lease_id = r.lease_id and o.state = 'completed' offset 0) ran on true
     left join lateral (
       select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
       from hwqueue.node n where n.shard_id = p_shard and n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true
@@ -1173,14 +1173,15 @@ CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id u
     select s.lease_id, 'scheduled' from hwqueue.scheduled s where s.shard_id = p_shard
     union all
     select c.lease_id, 'claim' from hwqueue.claim c where c.shard_id = p_shard
+    union all
+    select o.lease_id, 'outcome' from hwqueue.outcome o where o.shard_id = p_shard
   )
   select coalesce(l.lease_id, e.lease_id),
-         jsonb_build_object('state', l.state, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
-  from (select l.lease_id, l.state from hwqueue.lease l where l.shard_id = p_shard) l
+         jsonb_build_object('is_known', l.lease_id is not null, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
+  from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
   full join entry e on e.lease_id = l.lease_id
-  where l.state = 'open' or e.place is not null
-  group by coalesce(l.lease_id, e.lease_id), l.state
-  having count(e.place) <> 1 or l.state is distinct from 'open'
+  group by l.lease_id, e.lease_id
+  having count(e.place) <> 1 or l.lease_id is null
 $$;
 
 CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
@@ -1260,7 +1261,7 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
 declare
   v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
-  v_lease hwqueue.lease;
+  v_state text;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -1269,11 +1270,7 @@ begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
-    update hwqueue.lease l
-    set state = 'cancelled', finished_at = v_now, error = jsonb_build_object('reason', 'cancelled', 'detail', p_reason)
-    where l.shard_id = p_shard and l.lease_id = p_lease;
-    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-    values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
+    perform hwqueue.end_waiting(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
     perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
     return 'cancelled';
   end if;
@@ -1289,12 +1286,14 @@ begin
     end if;
     return 'claimed';
   end if;
-  v_lease := hwqueue.find_lease(p_lease, p_shard);
-  if v_lease.state <> 'cancelled' then
-    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_lease.state),
-      jsonb_build_object('lease_id', p_lease, 'state', v_lease.state), 'a finished lease cannot be cancelled');
+  v_state := (hwqueue.lease_end(p_lease, p_shard)).state;
+  if v_state is null then  -- it has just been requeued, or pruned
+    return hwqueue.cancel_lease(p_lease, p_reason, p_shard);
+  elsif v_state <> 'cancelled' then
+    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_state),
+      jsonb_build_object('lease_id', p_lease, 'state', v_state), 'a finished lease cannot be cancelled');
   end if;
-  return v_lease.state;
+  return v_state;
 end
 $$;
 
@@ -2243,7 +2242,6 @@ CREATE TABLE hwqueue.lease (
     tier smallint NOT NULL,
     rank bigint NOT NULL,
     "position" bigint NOT NULL,
-    state text DEFAULT 'open'::text NOT NULL,
     attempt_count smallint DEFAULT 0 NOT NULL,
     claim_token bigint DEFAULT 0 NOT NULL,
     max_attempts smallint,
@@ -2255,20 +2253,15 @@ CREATE TABLE hwqueue.lease (
     created_at timestamp with time zone NOT NULL,
     node_id uuid,
     claimed_at timestamp with time zone,
-    finished_at timestamp with time zone,
-    result jsonb,
-    error jsonb,
     wire bytea
 )
-WITH (autovacuum_vacuum_threshold='10000', fillfactor='60', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
 COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
 
 COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
 
-COMMENT ON COLUMN hwqueue.lease.state IS 'open until finished; the public state says where the open lease waits or runs';
-
-COMMENT ON COLUMN hwqueue.lease.claim_token IS 'token of the last claim that has ended; 0 before';
+COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -2815,16 +2808,16 @@ CREATE FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timest
 declare
   v_count int;
 begin
-  -- one statement, one snapshot: a lease that is being requeued is in finished or in requeued, never in both
+  -- one statement, one snapshot: a lease that is being requeued is in outcome or in requeued, never in both
   with ended as (
     select f.queue_id, s.state as finished, null as outcome, false as retried,
-           case when l.claimed_at is not null  -- of completed ones
-                then greatest(extract(epoch from l.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
-           extract(epoch from l.finished_at - l.claimed_at)::double precision as ran
+           case when l.lease_id is not null  -- of completed ones
+                then greatest(extract(epoch from f.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
+           case when l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
-      select x.queue_id, x.lease_id from hwqueue.finished x
+      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       offset 0) f
     left join hwqueue.lease l on s.state = 'completed' and l.shard_id = p_shard and l.lease_id = f.lease_id
@@ -2835,9 +2828,8 @@ begin
     union all
     select l.queue_id, null, a.outcome,
            a.outcome in ('failed', 'expired', 'superseded')
-             and not exists (select 1 from hwqueue.finished f
-                             where f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = 'failed' and f.finished_at = a.ended_at
-                               and f.lease_id = a.lease_id)
+             and not exists (select 1 from hwqueue.outcome f
+                             where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed' and f.finished_at = a.ended_at)
              and not exists (select 1 from hwqueue.requeued r where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
            null, null
     -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
@@ -3224,14 +3216,7 @@ begin
       where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id and x.idempotency_key = l.idempotency_key
         and x.lease_id = l.lease_id offset 0) k
     where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null));
-  delete from hwqueue.finished f where f.ctid = any (array(
-    select k.ctid
-    from hwqueue.lease l
-    cross join lateral (
-      select x.ctid from hwqueue.finished x
-      where x.shard_id = p_shard and x.queue_id = l.queue_id and x.state = l.state and x.finished_at = l.finished_at
-        and x.lease_id = l.lease_id offset 0) k
-    where l.shard_id = p_shard and l.lease_id = any (p_leases)));
+  delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (p_leases);
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
   return cardinality(p_leases);
@@ -3539,27 +3524,25 @@ CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error
 declare
   v_cancelled boolean := p_claim.stop_reason is not distinct from 'cancelled';
   v_attempts int := p_claim.attempt - case when p_outcome = 'released' then 1 else 0 end;
+  v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at, ended_at, error)
   values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id,
           case when v_cancelled then 'cancelled' else p_outcome end, p_claim.claimed_at, p_now, p_error);
-  update hwqueue.lease l
-  set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
-  where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
   if p_next is not null and not v_cancelled then
+    update hwqueue.lease l
+    set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
+    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
     return hwqueue.put_back(p_claim.lease_id, v_attempts, (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
   end if;
-  update hwqueue.lease l
-  set state = case when v_cancelled then 'cancelled' else 'failed' end, attempt_count = v_attempts, finished_at = p_now,
-      error = coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end)
-  where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
-  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-  values (p_shard, p_claim.queue_id, case when v_cancelled then 'cancelled' else 'failed' end, p_now, p_claim.lease_id);
-  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end, array[p_claim.lease_id],
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
+  values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token, p_claim.node_id, v_attempts,
+          v_state, coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end));
+  perform hwqueue.note_leases('lease_' || v_state, array[p_claim.lease_id],
     case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
     p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error', left(p_error ->> 'message', 200)), p_claim.node_id);
-  return case when v_cancelled then 'cancelled' else 'failed' end;
+  return v_state;
 end
 $$;
 
@@ -3580,6 +3563,17 @@ begin
     v_count := v_count + 1;
   end loop;
   return v_count;
+end
+$$;
+
+CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
+  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count, p_state,
+         coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline))
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
 end
 $$;
 
@@ -3854,12 +3848,16 @@ declare
   v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
   v_class hwqueue.placement_class;
   v_claim hwqueue.claim;
+  v_end hwqueue.outcome;
   v_entry hwqueue.ready;
   v_found record;
 begin
   perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  state := hwqueue.lease_state(p_lease, p_shard);
+  -- one statement, one snapshot
+  select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended into v_found;
+  state := v_found.state;
+  v_end := v_found.ended;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   as_of := hwqueue.clock();
   lease_id := p_lease;
@@ -3867,13 +3865,13 @@ begin
   select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   class_id := v_lease.class_id;
   words := hwqueue.class_words(v_class);
-  permanent := v_lease.state <> 'open';
+  permanent := v_end.state is not null;
   if state = 'claimed' and v_claim.lease_id is not null then
     select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
     waits_until := v_claim.expires_at;
   elsif state <> 'pending' then
     code := state;
-    headline := hwqueue.resting_story(v_lease, state, as_of, p_shard);
+    headline := hwqueue.resting_story(v_lease, v_end, state, as_of, p_shard);
     waits_until := case when state = 'scheduled' then v_lease.available_at end;
   else
     select r.* into v_entry from hwqueue.ready r
@@ -4218,12 +4216,7 @@ CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zon
     LANGUAGE plpgsql
     AS $$
 begin
-  update hwqueue.lease l
-  set state = 'failed', finished_at = p_now, error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
-  where l.shard_id = p_shard and l.lease_id = any (p_leases);
-  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-  select p_shard, l.queue_id, 'failed', p_now, l.lease_id
-  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  perform hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
   perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end
@@ -4400,7 +4393,6 @@ CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, 
     AS $$
 declare
   v_claim hwqueue.claim;
-  v_now timestamptz;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -4415,13 +4407,9 @@ begin
   if v_claim.counted is not null then
     perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
   end if;
-  v_now := hwqueue.clock();
-  update hwqueue.lease l
-  set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
-      claimed_at = v_claim.claimed_at, finished_at = v_now, result = p_result
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-  values (p_shard, v_claim.queue_id, 'completed', v_now, p_lease);
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
+  values (p_shard, p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id, v_claim.attempt,
+          'completed', p_result);
   return true;
 end
 $$;
@@ -4432,7 +4420,6 @@ CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node
 declare
   v_now timestamptz;
   v_done int[];
-  v_written bigint;
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
@@ -4441,24 +4428,13 @@ begin
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
       and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-    returning i.ordinal, i.shard_id, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
-  ), record as (
-    update hwqueue.lease l
-    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id,
-        claimed_at = e.claimed_at, finished_at = v_now, result = null
-    from ended e where l.shard_id = e.shard_id and l.lease_id = e.lease_id
-    returning l.lease_id
+    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), noted as (
-    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-    select p_shard, e.queue_id, 'completed', v_now, e.lease_id from ended e
+    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state)
+    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed' from ended e
   )
-  select array_agg(e.ordinal), (select count(*) from record) into v_done, v_written from ended e;
-  if v_written <> coalesce(cardinality(v_done), 0) then
-    raise exception 'the ends of % leases were to be written, % were', cardinality(v_done), v_written
-      using errcode = 'XX000', detail = jsonb_build_object('ended', cardinality(v_done), 'written', v_written),
-            hint = 'this is a bug in hwqueue; nothing was settled, and verify_invariants() shows leases without a row';
-  end if;
-  return coalesce(v_done, '{}');
+  select coalesce(array_agg(e.ordinal), '{}') into v_done from ended e;
+  return v_done;
 end
 $$;
 
@@ -4871,9 +4847,10 @@ begin
   perform hwqueue.find_lease(p_lease, p_shard);
   return query
     select l.lease_id, l.shard_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id, l.shard_id), l.priority, c.tenant, c.service_id,
-           c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, l.attempt_count), coalesce(l.max_attempts, q.max_attempts),
-           l.available_at, l.deadline, l.created_at, coalesce(r.claimed_at, l.claimed_at), l.finished_at,
-           r.expires_at, coalesce(r.node_id, l.node_id), coalesce(r.claim_token, nullif(l.claim_token, 0)), r.assignment, l.result, l.error,
+           c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, o.attempt, l.attempt_count), coalesce(l.max_attempts, q.max_attempts),
+           l.available_at, l.deadline, l.created_at, coalesce(r.claimed_at, o.claimed_at, l.claimed_at),
+           o.finished_at, r.expires_at, coalesce(r.node_id, o.node_id, l.node_id),
+           nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0), r.assignment, o.result, o.error,
            coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id', a.node_id,
                        'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error) order by a.claim_token)
                      from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
@@ -4882,6 +4859,7 @@ begin
     join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
     join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
     left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
     where l.shard_id = p_shard and l.lease_id = p_lease;
 end
 $$;
@@ -4933,7 +4911,7 @@ declare
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
   v_class_id := hwqueue.target_class(v_lease.class_id, p_lease, p_shard);
-  if v_class_id is null or v_class_id = v_lease.class_id or v_lease.state <> 'open' then
+  if v_class_id is null or v_class_id = v_lease.class_id or (hwqueue.lease_end(p_lease, p_shard)).state is not null then
     return true;
   end if;
   -- the one update that entries ever see: who locks one looks at its class again
@@ -6312,6 +6290,35 @@ CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
   where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
 $$;
 
+CREATE TABLE hwqueue.outcome (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    claimed_at timestamp with time zone,
+    claim_token bigint NOT NULL,
+    node_id uuid,
+    attempt smallint NOT NULL,
+    state text NOT NULL,
+    result jsonb,
+    error jsonb
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.outcome IS 'how a lease ended; a lease without a row here is open: it waits or runs';
+
+COMMENT ON COLUMN hwqueue.outcome.claim_token IS 'of the last claim that the lease had; 0: it was never claimed';
+
+COMMENT ON COLUMN hwqueue.outcome.attempt IS 'how many attempts the lease had used up; so with claimed_at and node_id';
+
+COMMENT ON COLUMN hwqueue.outcome.state IS 'completed, failed or cancelled';
+
+CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
+    LANGUAGE sql STABLE
+    AS $$
+  select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease
+$$;
+
 CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -6323,8 +6330,8 @@ begin
   select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   if v_runs.node_id is null then
-    select l.node_id, true as is_staying into v_runs
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease and l.state = 'completed';
+    select o.node_id, true as is_staying into v_runs
+    from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease and o.state = 'completed';
     return jsonb_build_object('value', v_value, 'held', 0, 'elsewhere', false, 'self', false, 'here',
       case when hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard) then 1 else 0 end);
   end if;
@@ -6367,11 +6374,10 @@ begin
       select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
       from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
       union all
-      select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
-      from hwqueue.lease l
-      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 6, l.state, l.error)) x(at, turn, event, detail)
-      where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
-        and (x.turn = 6 or l.state = 'completed')
+      select x.at, x.turn, x.event, o.attempt, nullif(o.claim_token, 0), o.node_id, x.detail
+      from hwqueue.outcome o
+      cross join lateral (values (o.claimed_at, 3, 'claimed', null), (o.finished_at, 6, o.state, o.error)) x(at, turn, event, detail)
+      where o.shard_id = p_shard and o.lease_id = p_lease and (x.turn = 6 or o.state = 'completed')
     )
     select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
            case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
@@ -6402,8 +6408,9 @@ begin
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
     cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state offset 0) w
-    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, l.node_id);
+    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
 end
 $$;
 
@@ -6422,12 +6429,13 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
     AS $$
   select case
-    when l.state <> 'open' then l.state
+    when o.lease_id is not null then o.state
     when exists (select 1 from hwqueue.claim c where c.shard_id = l.shard_id and c.lease_id = l.lease_id) then 'claimed'
     when exists (select 1 from hwqueue.scheduled s where s.shard_id = l.shard_id and s.queue_id = l.queue_id
                  and s.available_at = l.available_at and s.lease_id = l.lease_id) then 'scheduled'
     else 'pending' end
   from hwqueue.lease l
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = p_lease
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
@@ -6588,11 +6596,14 @@ CREATE FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, 
     AS $$
 begin
   return array(
-    select l.lease_id from hwqueue.lease l
+    select l.lease_id
+    from hwqueue.lease l
+    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
     where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
-      and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
-                              and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+      and case when p_state is null then true  -- and then the join goes
+               when p_state in ('completed', 'failed', 'cancelled') then o.state = p_state
+               else o.lease_id is null and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state end
       and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
                       where c.shard_id = l.shard_id and c.class_id = l.class_id
@@ -9188,7 +9199,7 @@ CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, 
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
-      select x.finished_at from hwqueue.finished x
+      select x.finished_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       order by x.finished_at limit p_n) f
     where q.shard_id = p_shard
@@ -9998,7 +10009,8 @@ CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard 
   select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
   from jsonb_array_elements(p_class.required) with ordinality e
   join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away' and l.state = 'open'
+  where e.value ? 'lease' and not e.value ? 'away'
+    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
     and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
   order by e.ordinality limit 1
 $$;
@@ -10512,19 +10524,18 @@ declare
   v_old uuid[];
 begin
   v_old := array(
-    select l.lease_id
+    select f.lease_id
     from hwqueue.queue q
     cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
     cross join lateral (
-      select f.lease_id from hwqueue.finished f
-      where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
-        and f.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
-      order by f.finished_at limit p_limit
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state
+        and o.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
+      order by o.finished_at limit p_limit
+      for update skip locked
     ) f
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state
     where q.shard_id = p_shard
-    limit p_limit
-    for update of l skip locked);
+    limit p_limit);
   return hwqueue.delete_leases(v_old, p_shard);
 end
 $$;
@@ -10725,12 +10736,10 @@ CREATE FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_sh
     AS $$
 begin
   return hwqueue.delete_leases(array(
-    select l.lease_id
-    from hwqueue.finished f
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = f.state
-    where f.shard_id = p_shard and f.queue_id = p_queue_id
+    select o.lease_id from hwqueue.outcome o
+    where o.shard_id = p_shard and o.queue_id = p_queue_id
     limit p_limit
-    for update of l skip locked), p_shard);
+    for update skip locked), p_shard);
 end
 $$;
 
@@ -10768,7 +10777,7 @@ begin
     -- one statement, one snapshot: a lease that is in none of these does not exist
     if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
@@ -12038,14 +12047,14 @@ begin
   v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
   v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
   for v_lease in
-    select l.lease_id
-    from hwqueue.finished f
-    join hwqueue.lease l on l.shard_id = f.shard_id and l.lease_id = f.lease_id and l.state = f.state
-    where f.shard_id = p_shard and f.queue_id = v_queue.queue_id and f.state = 'failed'
-      and f.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
-    order by f.finished_at
+    select o.lease_id
+    from hwqueue.outcome o
+    join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
+    where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed'
+      and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
+    order by o.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for no key update of l skip locked
+    for update of o skip locked
   loop
     perform hwqueue.requeue_lease(v_lease, p_shard);
     v_count := v_count + 1;
@@ -12059,38 +12068,37 @@ CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer DEFAULT 0) R
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-  v_lease hwqueue.lease;
+  v_end hwqueue.outcome;
+  v_state text;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
   if hwqueue.my_tenants() is not null then
     perform hwqueue.find_lease(p_lease, p_shard);  -- another's is not waited for
   end if;
-  perform 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
-  v_lease := hwqueue.find_lease(p_lease, p_shard);
-  if v_lease.state not in ('failed', 'cancelled') then
-    perform hwqueue.refuse(case when v_lease.state = 'open' then 'QHL07' else 'QHL03' end,
-      format('lease %s is %s', p_lease, hwqueue.lease_state(p_lease, p_shard)),
-      jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
-      'only failed and cancelled leases can be requeued');
-  end if;
+  loop
+    delete from hwqueue.outcome o
+    where o.shard_id = p_shard and o.lease_id = p_lease and o.state in ('failed', 'cancelled')
+    returning o.* into v_end;
+    exit when found;
+    perform hwqueue.find_lease(p_lease, p_shard);
+    v_state := hwqueue.lease_state(p_lease, p_shard);
+    continue when v_state in ('failed', 'cancelled');  -- again: somebody requeued it while this call waited
+    perform hwqueue.refuse(case when v_state = 'completed' then 'QHL03' else 'QHL07' end, format('lease %s is %s', p_lease, v_state),
+      jsonb_build_object('lease_id', p_lease, 'state', v_state), 'only failed and cancelled leases can be requeued');
+  end loop;
   v_now := hwqueue.clock();
   -- it finished all the same, and may not have been counted yet
-  with again as (
-    delete from hwqueue.finished f
-    where f.shard_id = p_shard and f.queue_id = v_lease.queue_id and f.state = v_lease.state and f.finished_at = v_lease.finished_at
-      and f.lease_id = p_lease
-    returning f.*
-  )
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
-  select a.shard_id, a.queue_id, a.state, a.finished_at, a.lease_id from again a;
+  values (p_shard, v_end.queue_id, v_end.state, v_end.finished_at, p_lease);
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
-  set state = 'open', finished_at = null, error = null, deadline = case when l.deadline > v_now then l.deadline end
+  set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
+      deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_lease.state), p_shard,
-    jsonb_build_object('from', v_lease.state));
-  return hwqueue.put_back(p_lease, 0, (v_lease.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
+  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state), p_shard,
+    jsonb_build_object('from', v_end.state));
+  return hwqueue.put_back(p_lease, 0, (v_end.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
 end
 $$;
 
@@ -12197,12 +12205,12 @@ CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
   from jsonb_each_text(p_resources) r
 $$;
 
-CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_lease.node_id), p_lease.node_id::text);
-  v_error jsonb := case when p_state <> 'scheduled' then p_lease.error else (
+  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_end.node_id), p_end.node_id::text);
+  v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
     select a.error from hwqueue.attempt a
     where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
 begin
@@ -12212,8 +12220,8 @@ begin
       || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
                                                          coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
   end if;
-  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_lease.finished_at), coalesce(' on ' || v_node, ''),
-    case when p_lease.attempt_count > 0 then format(', attempt %s', p_lease.attempt_count) else '' end,
+  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at), coalesce(' on ' || v_node, ''),
+    case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
     coalesce(': ' || hwqueue.error_words(v_error), ''));
 end
 $$;
@@ -13766,7 +13774,7 @@ declare
 begin
   for v_try in 1 .. 100 loop
     v_lease := hwqueue.find_lease(p_lease, p_shard);
-    if v_lease.state <> 'open' then
+    if (hwqueue.lease_end(p_lease, p_shard)).state is not null then
       return null;
     end if;
     perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
@@ -13987,10 +13995,10 @@ CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETU
     union all
     select a.term_id, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels), 1
     from (select distinct x.term_id, x.domain, x.lease_id from asked x where x.lease_id is not null) a
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = a.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = a.lease_id
     left join hwqueue.claim r on r.shard_id = p_shard and r.lease_id = a.lease_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when l.state = 'completed' and a.term_id in (
-      select x.term_id from asked x where x.use = 'toward') then l.node_id end)
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when o.state = 'completed' and a.term_id in (
+      select x.term_id from asked x where x.use = 'toward') then o.node_id end)
   ), held as materialized (  -- places that something keeps others out of
     select t.term_id, t.domain, t.spec, t.anchors, k.domain as value
     from hwqueue.term t
@@ -14223,7 +14231,8 @@ begin
         cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now, p_shard) as fact offset 0) f
         where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
           (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
-          (select l.node_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_term.lease_id));
+          (select o.node_id from hwqueue.outcome o
+           where o.shard_id = p_shard and o.lease_id = v_term.lease_id and o.state = 'completed'));
     elsif p_known ? 'terms' then
       return query
         select v_term.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint
@@ -14701,6 +14710,7 @@ CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard inte
 declare
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
+  v_ended text;
   v_class hwqueue.placement_class;
   v_priority smallint;
   v_deadline timestamptz;
@@ -14715,8 +14725,9 @@ begin
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_entry.lease_id is null then
-    perform hwqueue.refuse(case when v_lease.state = 'open' then 'QHL07' else 'QHL03' end,
-      format('lease %s is %s', p_lease, case when v_lease.state = 'open' then 'claimed' else v_lease.state end),
+    v_ended := (hwqueue.lease_end(p_lease, p_shard)).state;
+    perform hwqueue.refuse(case when v_ended is null then 'QHL07' else 'QHL03' end,
+      format('lease %s is %s', p_lease, coalesce(v_ended, 'claimed')),
       jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
       'only a lease that waits can be changed; cancel it and spawn another');
   end if;
@@ -14964,7 +14975,7 @@ CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
     where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
       and not exists (select 1 from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = t.lease_id)
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = t.lease_id and l.state = 'completed'))
+      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = t.lease_id and o.state = 'completed'))
 $$;
 
 CREATE FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) RETURNS void
@@ -15240,16 +15251,19 @@ CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current 
     LANGUAGE plpgsql
     AS $$
 declare
-  v_lease hwqueue.lease;
+  v_last bigint;  -- token of the last claim that has ended
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  state := hwqueue.lease_state(p_lease, p_shard);
+  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along
+  select coalesce(o.claim_token, l.claim_token), hwqueue.lease_state(l.lease_id, p_shard) into v_last, state
+  from hwqueue.lease l
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+  where l.shard_id = p_shard and l.lease_id = p_lease;
   verdict := case
-    when v_lease.lease_id is null then 'unknown'
+    when v_last is null then 'unknown'
     when p_token = p_current then 'foreign'
-    when p_token is null or p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
-    when v_lease.state = 'cancelled' then 'cancelled'
-    when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
+    when p_token is null or p_token > coalesce(p_current, v_last) or p_token < 1 then 'bad_token'
+    when state = 'cancelled' then 'cancelled'
+    when state in ('completed', 'failed') and p_token = v_last then 'finished'
     else 'lost' end;
 end
 $$;
@@ -15879,15 +15893,6 @@ CREATE SEQUENCE hwqueue.event_number
     NO MAXVALUE
     CACHE 1;
 
-CREATE TABLE hwqueue.finished (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    state text NOT NULL,
-    finished_at timestamp with time zone NOT NULL,
-    lease_id uuid NOT NULL
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
 CREATE TABLE hwqueue.gate (
     shard_id integer NOT NULL,
     gate_id integer NOT NULL
@@ -16354,9 +16359,6 @@ ALTER TABLE ONLY hwqueue.class_range
 ALTER TABLE ONLY hwqueue.class_reach
     ADD CONSTRAINT class_reach_pkey PRIMARY KEY (shard_id, class_id);
 
-ALTER TABLE ONLY hwqueue.finished
-    ADD CONSTRAINT finished_pkey PRIMARY KEY (shard_id, queue_id, state, finished_at, lease_id);
-
 ALTER TABLE ONLY hwqueue.gate
     ADD CONSTRAINT gate_pkey PRIMARY KEY (shard_id, gate_id);
 
@@ -16389,6 +16391,9 @@ ALTER TABLE ONLY hwqueue.node
 
 ALTER TABLE ONLY hwqueue.node_state
     ADD CONSTRAINT node_state_pkey PRIMARY KEY (shard_id, node_id);
+
+ALTER TABLE ONLY hwqueue.outcome
+    ADD CONSTRAINT outcome_pkey PRIMARY KEY (shard_id, lease_id);
 
 ALTER TABLE ONLY hwqueue.placement_class
     ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);
@@ -16724,6 +16729,8 @@ CREATE INDEX node_no_execute ON hwqueue.node USING btree (shard_id, node_id) WHE
 CREATE INDEX node_profile ON hwqueue.node USING btree (shard_id, profile_id);
 
 CREATE INDEX node_state_moved ON hwqueue.node_state USING btree (moved_xid);
+
+CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, shard_id, state, finished_at);
 
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
 
@@ -17309,6 +17316,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
@@ -17611,6 +17620,8 @@ REVOKE ALL ON FUNCTION hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.s
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18140,7 +18151,7 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;

@@ -1,5 +1,5 @@
 -- Settles a claim as done. A completion that arrives before a cancellation has taken effect wins.
--- Locks: node_state of the claim's node if something was set aside; the claim; the lease row.
+-- Locks: node_state of the claim's node if something was set aside; the claim.
 -- Raises: as settle_one. Idempotent: no, the second call raises QHL03. Plans: by index, as in claim_task.
 create or replace function hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb default null, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

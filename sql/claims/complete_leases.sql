@@ -2,7 +2,7 @@
 -- none of the others. Gives those that were not completed, in their order, counted from 1, and why (verdict: lost, cancelled, finished,
 -- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another session holds the claim, complete it
 -- again later); no rows: all of them were.
--- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id; the lease rows.
+-- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id.
 -- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in claim_task.
 create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard int default 0)
 returns table (ordinal int, lease_id uuid, verdict text, state text, shard_id int)
@@ -32,7 +32,7 @@ end
 $$;
 
 -- Completes what it can and tells what it could not and why; with p_node only that node's claims.
--- Locks: node_state is held by the caller; the claims by lease_id, as settle_each; the lease rows. Raises: nothing. Idempotent: no.
+-- Locks: node_state is held by the caller; the claims by lease_id, as settle_each. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile

@@ -1,14 +1,13 @@
 -- The usual end of a claim, in as few looks as can be: completes it if the token is right. With p_is_plain only if nothing was set
 -- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the caller's. It never waits: a claim that another session
 -- holds is skipped, unless the caller holds it (p_holds). False: nothing was done, settle_claim says why.
--- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row. Raises: nothing. Idempotent: no.
+-- Locks: node_state is held by the caller unless p_is_plain; the claim. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean,
                                                 p_result jsonb, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
-  v_now timestamptz;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -23,13 +22,9 @@ begin
   if v_claim.counted is not null then
     perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
   end if;
-  v_now := hwqueue.clock();
-  update hwqueue.lease l
-  set state = 'completed', attempt_count = v_claim.attempt, claim_token = p_token, node_id = v_claim.node_id,
-      claimed_at = v_claim.claimed_at, finished_at = v_now, result = p_result
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-  values (p_shard, v_claim.queue_id, 'completed', v_now, p_lease);
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
+  values (p_shard, p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id, v_claim.attempt,
+          'completed', p_result);
   return true;
 end
 $$;
@@ -37,16 +32,13 @@ $$;
 -- finish_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no
 -- result; with p_node only that node's, else only the caller's. Claims that other sessions hold are left alone. Returns the places in the
 -- list of those that it completed.
--- Every write is by key: a lease's row may change while its claim is waited for (give_target), and a row found by
--- its ctid would then be passed over without a word.
--- Locks: the claims by lease_id; the lease rows. Raises: XX000 when a claim has no lease row. Idempotent: no.
+-- Locks: the claims by lease_id. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
   v_done int[];
-  v_written bigint;
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
@@ -55,24 +47,13 @@ begin
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
       and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-    returning i.ordinal, i.shard_id, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
-  ), record as (
-    update hwqueue.lease l
-    set state = 'completed', attempt_count = e.attempt, claim_token = e.claim_token, node_id = e.node_id,
-        claimed_at = e.claimed_at, finished_at = v_now, result = null
-    from ended e where l.shard_id = e.shard_id and l.lease_id = e.lease_id
-    returning l.lease_id
+    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
   ), noted as (
-    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-    select p_shard, e.queue_id, 'completed', v_now, e.lease_id from ended e
+    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state)
+    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed' from ended e
   )
-  select array_agg(e.ordinal), (select count(*) from record) into v_done, v_written from ended e;
-  if v_written <> coalesce(cardinality(v_done), 0) then
-    raise exception 'the ends of % leases were to be written, % were', cardinality(v_done), v_written
-      using errcode = 'XX000', detail = jsonb_build_object('ended', cardinality(v_done), 'written', v_written),
-            hint = 'this is a bug in hwqueue; nothing was settled, and verify_invariants() shows leases without a row';
-  end if;
-  return coalesce(v_done, '{}');
+  select coalesce(array_agg(e.ordinal), '{}') into v_done from ended e;
+  return v_done;
 end
 $$;
 

@@ -22,7 +22,8 @@ begin
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
     cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state offset 0) w
-    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, l.node_id);
+    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
 end
 $$;

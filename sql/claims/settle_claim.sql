@@ -2,7 +2,7 @@
 -- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew, not by the clock.
 -- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is set aside for the claim, nothing
 -- is done; the verdict is counted. While another session holds the claim nothing is done either; the verdict is busy (await_claims).
--- Locks: the claim, skip locked; the lease row. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
+-- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
 -- bad_token, foreign (another login's or node's), unknown.
 -- Idempotent: no, the second settlement finds finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamptz, p_shard int,
@@ -56,16 +56,19 @@ create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint,
 language plpgsql volatile
 as $$
 declare
-  v_lease hwqueue.lease;
+  v_last bigint;  -- token of the last claim that has ended
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  state := hwqueue.lease_state(p_lease, p_shard);
+  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along
+  select coalesce(o.claim_token, l.claim_token), hwqueue.lease_state(l.lease_id, p_shard) into v_last, state
+  from hwqueue.lease l
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+  where l.shard_id = p_shard and l.lease_id = p_lease;
   verdict := case
-    when v_lease.lease_id is null then 'unknown'
+    when v_last is null then 'unknown'
     when p_token = p_current then 'foreign'
-    when p_token is null or p_token > coalesce(p_current, v_lease.claim_token) or p_token < 1 then 'bad_token'
-    when v_lease.state = 'cancelled' then 'cancelled'
-    when v_lease.state <> 'open' and p_token = v_lease.claim_token then 'finished'
+    when p_token is null or p_token > coalesce(p_current, v_last) or p_token < 1 then 'bad_token'
+    when state = 'cancelled' then 'cancelled'
+    when state in ('completed', 'failed') and p_token = v_last then 'finished'
     else 'lost' end;
 end
 $$;

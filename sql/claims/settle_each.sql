@@ -1,6 +1,7 @@
 -- Settles a batch, one by one. For claims that other sessions hold it waits once, for less than a second (or lock_timeout): longer than
 -- deadlock_timeout it never holds up the node. What is held still then is busy.
--- Locks: node_state is held by the caller; the claims by lease_id, skip locked; the lease rows. Raises: nothing. Idempotent: no.
+-- Locks: node_state is held by the caller; the claims by lease_id, skip locked; the rows of leases that go back.
+-- Raises: nothing. Idempotent: no.
 create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
@@ -43,7 +44,7 @@ end
 $$;
 
 -- Settles a claim of a node whose state the caller has locked (null: of any node, locked by the caller); a claim of another node is not touched.
--- Locks: the claim, skip locked; the lease row. Raises: nothing. Idempotent: no.
+-- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int,
                                                     out verdict text, out state text)
 language plpgsql volatile

@@ -1,7 +1,7 @@
 -- The heart of complete_lease, fail_lease and release_lease: settles by lease and token, and turns every verdict but ok
 -- into its error.
 -- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
--- Locks: node_state of the claim's node if something was set aside; the claim; the lease row.
+-- Locks: node_state of the claim's node if something was set aside; the claim; the lease row, if it goes back.
 -- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another login's, QHL09 busy, QHA01, QHA02.
 -- Idempotent: no.
 create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int) returns text

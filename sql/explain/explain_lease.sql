@@ -16,12 +16,16 @@ declare
   v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
   v_class hwqueue.placement_class;
   v_claim hwqueue.claim;
+  v_end hwqueue.outcome;
   v_entry hwqueue.ready;
   v_found record;
 begin
   perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  state := hwqueue.lease_state(p_lease, p_shard);
+  -- one statement, one snapshot
+  select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended into v_found;
+  state := v_found.state;
+  v_end := v_found.ended;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   as_of := hwqueue.clock();
   lease_id := p_lease;
@@ -29,13 +33,13 @@ begin
   select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   class_id := v_lease.class_id;
   words := hwqueue.class_words(v_class);
-  permanent := v_lease.state <> 'open';
+  permanent := v_end.state is not null;
   if state = 'claimed' and v_claim.lease_id is not null then
     select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
     waits_until := v_claim.expires_at;
   elsif state <> 'pending' then
     code := state;
-    headline := hwqueue.resting_story(v_lease, state, as_of, p_shard);
+    headline := hwqueue.resting_story(v_lease, v_end, state, as_of, p_shard);
     waits_until := case when state = 'scheduled' then v_lease.available_at end;
   else
     select r.* into v_entry from hwqueue.ready r

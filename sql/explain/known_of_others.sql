@@ -61,7 +61,8 @@ begin
         cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now, p_shard) as fact offset 0) f
         where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
           (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
-          (select l.node_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_term.lease_id));
+          (select o.node_id from hwqueue.outcome o
+           where o.shard_id = p_shard and o.lease_id = v_term.lease_id and o.state = 'completed'));
     elsif p_known ? 'terms' then
       return query
         select v_term.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint

@@ -33,14 +33,15 @@ begin
 end
 $$;
 
--- One that is scheduled, or has ended.
+-- One that is scheduled, or has ended (p_end).
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_state text, p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamptz, p_shard int)
+returns text
 language plpgsql stable
 as $$
 declare
-  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_lease.node_id), p_lease.node_id::text);
-  v_error jsonb := case when p_state <> 'scheduled' then p_lease.error else (
+  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_end.node_id), p_end.node_id::text);
+  v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
     select a.error from hwqueue.attempt a
     where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
 begin
@@ -50,8 +51,8 @@ begin
       || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
                                                          coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
   end if;
-  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_lease.finished_at), coalesce(' on ' || v_node, ''),
-    case when p_lease.attempt_count > 0 then format(', attempt %s', p_lease.attempt_count) else '' end,
+  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at), coalesce(' on ' || v_node, ''),
+    case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
     coalesce(': ' || hwqueue.error_words(v_error), ''));
 end
 $$;

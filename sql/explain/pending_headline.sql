@@ -91,7 +91,8 @@ as $$
   select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
   from jsonb_array_elements(p_class.required) with ordinality e
   join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away' and l.state = 'open'
+  where e.value ? 'lease' and not e.value ? 'away'
+    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
     and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
   order by e.ordinality limit 1
 $$;

@@ -1,7 +1,7 @@
 -- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker learns at the next
 -- heartbeat, and stays claimed until it settles or expires, one claim timeout from now at the latest unless it heartbeats.
 -- Cancelling a cancelled lease changes nothing.
--- Locks: the entry or the claim, then the lease row. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the state.
+-- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the state.
 create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -10,7 +10,7 @@ as $$
 declare
   v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
-  v_lease hwqueue.lease;
+  v_state text;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -19,11 +19,7 @@ begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
-    update hwqueue.lease l
-    set state = 'cancelled', finished_at = v_now, error = jsonb_build_object('reason', 'cancelled', 'detail', p_reason)
-    where l.shard_id = p_shard and l.lease_id = p_lease;
-    insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-    values (p_shard, v_entry.queue_id, 'cancelled', v_now, p_lease);
+    perform hwqueue.end_waiting(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
     perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
     return 'cancelled';
   end if;
@@ -39,11 +35,26 @@ begin
     end if;
     return 'claimed';
   end if;
-  v_lease := hwqueue.find_lease(p_lease, p_shard);
-  if v_lease.state <> 'cancelled' then
-    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_lease.state),
-      jsonb_build_object('lease_id', p_lease, 'state', v_lease.state), 'a finished lease cannot be cancelled');
+  v_state := (hwqueue.lease_end(p_lease, p_shard)).state;
+  if v_state is null then  -- it has just been requeued, or pruned
+    return hwqueue.cancel_lease(p_lease, p_reason, p_shard);
+  elsif v_state <> 'cancelled' then
+    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_state),
+      jsonb_build_object('lease_id', p_lease, 'state', v_state), 'a finished lease cannot be cancelled');
   end if;
-  return v_lease.state;
+  return v_state;
+end
+$$;
+
+-- Writes down how leases ended that waited: the caller has deleted their entries, and read the clock after that. p_error null: by their deadline.
+-- Locks: none but the entries. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
+  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count, p_state,
+         coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline))
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
 end
 $$;

@@ -55,11 +55,14 @@ language plpgsql volatile
 as $$
 begin
   return array(
-    select l.lease_id from hwqueue.lease l
+    select l.lease_id
+    from hwqueue.lease l
+    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
     where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
-      and (p_state is null or l.state = case when p_state in ('completed', 'failed', 'cancelled') then p_state else 'open' end
-                              and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state)
+      and case when p_state is null then true  -- and then the join goes
+               when p_state in ('completed', 'failed', 'cancelled') then o.state = p_state
+               else o.lease_id is null and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state end
       and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
                       where c.shard_id = l.shard_id and c.class_id = l.class_id

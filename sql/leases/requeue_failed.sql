@@ -1,5 +1,5 @@
 -- Requeues the failed leases of a queue, oldest first: {"task", "since", "until", "limit"}; at most 1,000 unless limit says more.
--- Locks: the lease rows, skip locked. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent: yes. Wakes: waiting workers. Gives the count.
+-- Locks: their outcomes, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent: yes. Wakes: waiting workers. Gives the count.
 create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}', p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -19,14 +19,14 @@ begin
   v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
   v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
   for v_lease in
-    select l.lease_id
-    from hwqueue.finished f
-    join hwqueue.lease l on l.shard_id = f.shard_id and l.lease_id = f.lease_id and l.state = f.state
-    where f.shard_id = p_shard and f.queue_id = v_queue.queue_id and f.state = 'failed'
-      and f.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
-    order by f.finished_at
+    select o.lease_id
+    from hwqueue.outcome o
+    join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
+    where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed'
+      and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
+    order by o.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for no key update of l skip locked
+    for update of o skip locked
   loop
     perform hwqueue.requeue_lease(v_lease, p_shard);
     v_count := v_count + 1;

@@ -11,7 +11,7 @@ declare
 begin
   for v_try in 1 .. 100 loop
     v_lease := hwqueue.find_lease(p_lease, p_shard);
-    if v_lease.state <> 'open' then
+    if (hwqueue.lease_end(p_lease, p_shard)).state is not null then
       return null;
     end if;
     perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;

@@ -8,6 +8,7 @@ as $$
 declare
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
+  v_ended text;
   v_class hwqueue.placement_class;
   v_priority smallint;
   v_deadline timestamptz;
@@ -22,8 +23,9 @@ begin
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_entry.lease_id is null then
-    perform hwqueue.refuse(case when v_lease.state = 'open' then 'QHL07' else 'QHL03' end,
-      format('lease %s is %s', p_lease, case when v_lease.state = 'open' then 'claimed' else v_lease.state end),
+    v_ended := (hwqueue.lease_end(p_lease, p_shard)).state;
+    perform hwqueue.refuse(case when v_ended is null then 'QHL07' else 'QHL03' end,
+      format('lease %s is %s', p_lease, coalesce(v_ended, 'claimed')),
       jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
       'only a lease that waits can be changed; cancel it and spawn another');
   end if;

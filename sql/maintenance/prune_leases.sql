@@ -1,5 +1,5 @@
 -- Removes finished leases whose queue keeps them no longer, the oldest of each queue first, once they have been counted.
--- Locks: the lease rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their outcomes, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -8,41 +8,38 @@ declare
   v_old uuid[];
 begin
   v_old := array(
-    select l.lease_id
+    select f.lease_id
     from hwqueue.queue q
     cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
     cross join lateral (
-      select f.lease_id from hwqueue.finished f
-      where f.shard_id = p_shard and f.queue_id = q.queue_id and f.state = s.state
-        and f.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
-      order by f.finished_at limit p_limit
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state
+        and o.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
+      order by o.finished_at limit p_limit
+      for update skip locked
     ) f
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = s.state
     where q.shard_id = p_shard
-    limit p_limit
-    for update of l skip locked);
+    limit p_limit);
   return hwqueue.delete_leases(v_old, p_shard);
 end
 $$;
 
 -- Removes finished leases of a queue that is dropped. Gives their number.
--- Locks: the lease rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their outcomes, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.purge_finished(p_queue_id int, p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 begin
   return hwqueue.delete_leases(array(
-    select l.lease_id
-    from hwqueue.finished f
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = f.lease_id and l.state = f.state
-    where f.shard_id = p_shard and f.queue_id = p_queue_id
+    select o.lease_id from hwqueue.outcome o
+    where o.shard_id = p_shard and o.queue_id = p_queue_id
     limit p_limit
-    for update of l skip locked), p_shard);
+    for update skip locked), p_shard);
 end
 $$;
 
 -- Deletes leases that nobody waits for, with what hangs on them. Gives their number.
--- Locks: the caller holds the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds their entries or outcomes; the lease rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.delete_leases(p_leases uuid[], p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -60,14 +57,7 @@ begin
       where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id and x.idempotency_key = l.idempotency_key
         and x.lease_id = l.lease_id offset 0) k
     where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null));
-  delete from hwqueue.finished f where f.ctid = any (array(
-    select k.ctid
-    from hwqueue.lease l
-    cross join lateral (
-      select x.ctid from hwqueue.finished x
-      where x.shard_id = p_shard and x.queue_id = l.queue_id and x.state = l.state and x.finished_at = l.finished_at
-        and x.lease_id = l.lease_id offset 0) k
-    where l.shard_id = p_shard and l.lease_id = any (p_leases)));
+  delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (p_leases);
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
   return cardinality(p_leases);

@@ -1,6 +1,6 @@
 -- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them: waiting and finished leases,
 -- about p_limit a call, then classes, at last the queue itself. What runs is waited for. Gives the number of leases and classes.
--- Locks: queue rows, entries, lease, class and profile rows: all skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: queue rows, entries, outcomes, class and profile rows: all skip locked; lease rows. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -20,7 +20,7 @@ begin
     -- one statement, one snapshot: a lease that is in none of these does not exist
     if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.finished f where f.shard_id = p_shard and f.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);

@@ -1,6 +1,6 @@
 -- Fails leases that were not claimed by their deadline. Scheduled ones are looked after by reap alone: when they fall due, they are
 -- here. p_from: where the scan starts; null: at the mark.
--- Locks: their entries, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz default null) returns int
 language plpgsql volatile
 as $$
@@ -24,7 +24,7 @@ end
 $$;
 
 -- The same for leases that are not due yet.
--- Locks: their entries, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -45,17 +45,12 @@ end
 $$;
 
 -- Finishes leases whose entries the caller has locked and deleted; p_now: read after that. Gives their number.
--- Locks: the lease rows. Raises: nothing. Idempotent: no.
+-- Locks: none but the entries. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.lease l
-  set state = 'failed', finished_at = p_now, error = jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)
-  where l.shard_id = p_shard and l.lease_id = any (p_leases);
-  insert into hwqueue.finished (shard_id, queue_id, state, finished_at, lease_id)
-  select p_shard, l.queue_id, 'failed', p_now, l.lease_id
-  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  perform hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
   perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end

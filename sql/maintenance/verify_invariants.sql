@@ -19,7 +19,7 @@ begin
 end
 $$;
 
--- Open leases that are not in exactly one of ready, scheduled and claim, and entries of leases that are not open.
+-- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and rows there without a lease.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
 language sql stable
@@ -30,14 +30,15 @@ as $$
     select s.lease_id, 'scheduled' from hwqueue.scheduled s where s.shard_id = p_shard
     union all
     select c.lease_id, 'claim' from hwqueue.claim c where c.shard_id = p_shard
+    union all
+    select o.lease_id, 'outcome' from hwqueue.outcome o where o.shard_id = p_shard
   )
   select coalesce(l.lease_id, e.lease_id),
-         jsonb_build_object('state', l.state, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
-  from (select l.lease_id, l.state from hwqueue.lease l where l.shard_id = p_shard) l
+         jsonb_build_object('is_known', l.lease_id is not null, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
+  from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
   full join entry e on e.lease_id = l.lease_id
-  where l.state = 'open' or e.place is not null
-  group by coalesce(l.lease_id, e.lease_id), l.state
-  having count(e.place) <> 1 or l.state is distinct from 'open'
+  group by l.lease_id, e.lease_id
+  having count(e.place) <> 1 or l.lease_id is null
 $$;
 
 -- Nodes whose usage is not what their claims set aside, or is more than they have.

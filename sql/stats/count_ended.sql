@@ -8,7 +8,7 @@ as $$
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
-      select x.finished_at from hwqueue.finished x
+      select x.finished_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       order by x.finished_at limit p_n) f
     where q.shard_id = p_shard
@@ -29,16 +29,16 @@ as $$
 declare
   v_count int;
 begin
-  -- one statement, one snapshot: a lease that is being requeued is in finished or in requeued, never in both
+  -- one statement, one snapshot: a lease that is being requeued is in outcome or in requeued, never in both
   with ended as (
     select f.queue_id, s.state as finished, null as outcome, false as retried,
-           case when l.claimed_at is not null  -- of completed ones
-                then greatest(extract(epoch from l.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
-           extract(epoch from l.finished_at - l.claimed_at)::double precision as ran
+           case when l.lease_id is not null  -- of completed ones
+                then greatest(extract(epoch from f.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
+           case when l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
-      select x.queue_id, x.lease_id from hwqueue.finished x
+      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       offset 0) f
     left join hwqueue.lease l on s.state = 'completed' and l.shard_id = p_shard and l.lease_id = f.lease_id
@@ -49,9 +49,8 @@ begin
     union all
     select l.queue_id, null, a.outcome,
            a.outcome in ('failed', 'expired', 'superseded')
-             and not exists (select 1 from hwqueue.finished f
-                             where f.shard_id = p_shard and f.queue_id = l.queue_id and f.state = 'failed' and f.finished_at = a.ended_at
-                               and f.lease_id = a.lease_id)
+             and not exists (select 1 from hwqueue.outcome f
+                             where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed' and f.finished_at = a.ended_at)
              and not exists (select 1 from hwqueue.requeued r where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
            null, null
     -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use

@@ -18,8 +18,8 @@ begin
       select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
       from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = r.lease_id offset 0) runs on true
     left join lateral (
-      select l.node_id from hwqueue.lease l
-      where runs.node_id is null and l.shard_id = p_shard and l.lease_id = r.lease_id and l.state = 'completed' offset 0) ran on true
+      select o.node_id from hwqueue.outcome o
+      where runs.node_id is null and o.shard_id = p_shard and o.lease_id = r.lease_id and o.state = 'completed' offset 0) ran on true
     left join lateral (
       select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
       from hwqueue.node n where n.shard_id = p_shard and n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true

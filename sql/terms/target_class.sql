@@ -34,7 +34,7 @@ declare
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
   v_class_id := hwqueue.target_class(v_lease.class_id, p_lease, p_shard);
-  if v_class_id is null or v_class_id = v_lease.class_id or v_lease.state <> 'open' then
+  if v_class_id is null or v_class_id = v_lease.class_id or (hwqueue.lease_end(p_lease, p_shard)).state is not null then
     return true;
   end if;
   -- the one update that entries ever see: who locks one looks at its class again

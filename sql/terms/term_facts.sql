@@ -54,7 +54,7 @@ begin
 end
 $$;
 
--- The fact of a term on one lease: where it runs, else where it last succeeded.
+-- The fact of a term on one lease: where it runs, else where it succeeded.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -67,8 +67,8 @@ begin
   select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   if v_runs.node_id is null then
-    select l.node_id, true as is_staying into v_runs
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease and l.state = 'completed';
+    select o.node_id, true as is_staying into v_runs
+    from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease and o.state = 'completed';
     return jsonb_build_object('value', v_value, 'held', 0, 'elsewhere', false, 'self', false, 'here',
       case when hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard) then 1 else 0 end);
   end if;

@@ -14,7 +14,7 @@ as $$
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
     where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
       and not exists (select 1 from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = t.lease_id)
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = t.lease_id and l.state = 'completed'))
+      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = t.lease_id and o.state = 'completed'))
 $$;
 
 -- A lease starts: classes that waited for it are candidates from when the caller's transaction commits. Those that another session holds are

@@ -1,7 +1,7 @@
 -- The life line of a lease, oldest first. event: spawned; scheduled (waits until at, which may lie ahead), ready; claimed; how an attempt ended
 -- (failed, expired, superseded, released, cancelled); how the lease did (completed, failed, cancelled). lasted: the time until the
 -- event after it, or until now for the last of an open lease. detail: the error of an attempt or of the lease, what a claim has set aside.
--- Written from the lease, its attempts and where it is now: when a retry became claimable in between is not kept.
+-- Written from the lease, its attempts, its outcome and where it is now: when a retry became claimable in between is not kept.
 -- Locks: none. Raises: QHL04. Idempotent: yes.
 create or replace function hwqueue.lease_history(p_lease uuid, p_shard int default 0)
 returns table (shard_id int, lease_id uuid, ordinal int, at timestamptz, event text, attempt int, claim_token bigint, node_id uuid, node_name text,
@@ -37,11 +37,10 @@ begin
       select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
       from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
       union all
-      select x.at, x.turn, x.event, l.attempt_count, nullif(l.claim_token, 0), l.node_id, x.detail
-      from hwqueue.lease l
-      cross join lateral (values (l.claimed_at, 3, 'claimed', null), (l.finished_at, 6, l.state, l.error)) x(at, turn, event, detail)
-      where l.shard_id = p_shard and l.lease_id = p_lease and l.finished_at is not null
-        and (x.turn = 6 or l.state = 'completed')
+      select x.at, x.turn, x.event, o.attempt, nullif(o.claim_token, 0), o.node_id, x.detail
+      from hwqueue.outcome o
+      cross join lateral (values (o.claimed_at, 3, 'claimed', null), (o.finished_at, 6, o.state, o.error)) x(at, turn, event, detail)
+      where o.shard_id = p_shard and o.lease_id = p_lease and (x.turn = 6 or o.state = 'completed')
     )
     select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
            case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail

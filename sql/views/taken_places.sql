@@ -21,10 +21,10 @@ as $$
     union all
     select a.term_id, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels), 1
     from (select distinct x.term_id, x.domain, x.lease_id from asked x where x.lease_id is not null) a
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = a.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = a.lease_id
     left join hwqueue.claim r on r.shard_id = p_shard and r.lease_id = a.lease_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when l.state = 'completed' and a.term_id in (
-      select x.term_id from asked x where x.use = 'toward') then l.node_id end)
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when o.state = 'completed' and a.term_id in (
+      select x.term_id from asked x where x.use = 'toward') then o.node_id end)
   ), held as materialized (  -- places that something keeps others out of
     select t.term_id, t.domain, t.spec, t.anchors, k.domain as value
     from hwqueue.term t

@@ -39,8 +39,8 @@ _RUNNING = """
   join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
 """
 _SUCCEEDED = """
-  select l.lease_id, l.node_id from hwqueue.lease l
-  where l.state = 'completed' and l.node_id is not null
+  select o.lease_id, o.node_id from hwqueue.outcome o
+  where o.state = 'completed' and o.node_id is not null
 """
 _USAGE = """
   select distinct on (u.node_id) u.node_id, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used

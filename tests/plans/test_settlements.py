@@ -142,9 +142,9 @@ def test_counting(api: Api, conn: psycopg.Connection) -> None:
         api.rows("fail_lease", **token(claim), error={})
     with explained(conn) as work:
         count_all(conn)
-    assert work.whole_table_scans(*BIG, "finished", "attempt") == []
+    assert work.whole_table_scans(*BIG, "outcome", "attempt") == []
     assert work.rows_read("attempt") >= 3
-    for table in ("finished", "attempt", "lease"):
+    for table in ("outcome", "attempt", "lease"):
         # to find the first, the last, and to count them
         assert work.rows_read(table) <= 3 * ROWS, table
 

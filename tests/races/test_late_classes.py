@@ -363,7 +363,7 @@ def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:
         lease = direct.spawn(queue)["lease_id"]
         direct.cancel(lease)
     conn.execute("delete from hwqueue.lease")
-    conn.execute("delete from hwqueue.finished")
+    conn.execute("delete from hwqueue.outcome")
     conn.execute(
         "update hwqueue.queue set dropped_at = now(), dropped_before = %s::text::xid8"
         " where name = 'gone'",

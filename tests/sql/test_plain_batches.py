@@ -172,7 +172,7 @@ def test_every_end_is_on_record_once(api: Api) -> None:
 def finished(api: Api, queue: str) -> dict[UUID, str]:
     """What the record of finished leases says of a queue, which get_lease must confirm."""
     rows = api.conn.execute(
-        "select f.lease_id, f.state, f.finished_at from hwqueue.finished f"
+        "select f.lease_id, f.state, f.finished_at from hwqueue.outcome f"
         " join hwqueue.queue q using (shard_id, queue_id) where q.name = %s",
         [queue],
     ).fetchall()
