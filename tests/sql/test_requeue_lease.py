@@ -33,6 +33,26 @@ def test_a_cancelled_lease_lives_again(api: Api) -> None:
     assert api.claimed(api.node(), queue) == [lease]
 
 
+def test_its_last_claim_stays_known(api: Api) -> None:
+    """Also over a second end, without a claim: old tokens are lost, and none is granted again."""
+    queue, node = api.queue(max_attempts=1), api.node()
+    old = api.running(queue, node)
+    api.rows("fail_lease", **token(old), error={})
+    last = ("node_id", "claim_token", "claimed_at")
+    before = [api.lease(old["lease_id"])[name] for name in last]
+    assert before[:2] == [node.node_id, old["claim_token"]]
+    for state in ("pending", "cancelled", "pending"):
+        api.rows(
+            "cancel_lease" if state == "cancelled" else "requeue_lease", lease=old["lease_id"]
+        )
+        row = api.lease(old["lease_id"])
+        assert (row["state"], [row[name] for name in last]) == (state, before)
+        lost = "QHL02" if state == "cancelled" else "QHL01"
+        api.refused(lost, "complete_lease", **token(old))
+    [new] = api.claim(node, queue)
+    assert new["claim_token"] == old["claim_token"] + 1
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_deadline_that_has_passed_is_dropped(api: Api, clock: Clock, hours: int) -> None:
     lease = api.spawn(api.queue(), deadline=(clock.now() + timedelta(hours=2)).isoformat())
