@@ -7,7 +7,7 @@ import psycopg
 from tests.sql.api import TASK, Api, Node, Row, outlive
 
 # Tables that grow with the work there is: nobody may read one of them from end to end.
-BIG = ("ready", "lease", "claim", "scheduled")
+BIG = ("ready", "lease", "claim", "scheduled", "outcome")
 
 READY = 50_000
 FEW = 1_000

@@ -42,9 +42,7 @@ def test_its_last_claim_stays_known(api: Api) -> None:
     before = [api.lease(old["lease_id"])[name] for name in last]
     assert before[:2] == [node.node_id, old["claim_token"]]
     for state in ("pending", "cancelled", "pending"):
-        api.rows(
-            "cancel_lease" if state == "cancelled" else "requeue_lease", lease=old["lease_id"]
-        )
+        api.rows("cancel_lease" if state == "cancelled" else "requeue_lease", lease=old["lease_id"])
         row = api.lease(old["lease_id"])
         assert (row["state"], [row[name] for name in last]) == (state, before)
         lost = "QHL02" if state == "cancelled" else "QHL01"
