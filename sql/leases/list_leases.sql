@@ -57,19 +57,25 @@ begin
   return array(
     select l.lease_id
     from hwqueue.lease l
+    -- lease_state, as joins: those that the filter does not need go, and the one that it needs may come first
     left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
+    left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
+    left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id and s.available_at = l.available_at
+      and s.lease_id = l.lease_id
     where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
-      and case when p_state is null then true  -- and then the join goes
+      and case when p_state is null then true
                when p_state in ('completed', 'failed', 'cancelled') then o.state = p_state
-               else o.lease_id is null and hwqueue.lease_state(l.lease_id, l.shard_id) = p_state end
+               when p_state = 'claimed' then r.lease_id is not null
+               when p_state = 'scheduled' then s.lease_id is not null
+               else o.lease_id is null and r.lease_id is null and s.lease_id is null end
       and (p_tenants[1] is null and p_service is null
            or exists (select 1 from hwqueue.placement_class c
                       where c.shard_id = l.shard_id and c.class_id = l.class_id
                         and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
-           or l.lease_id in (select r.lease_id from hwqueue.claim r where r.shard_id = p_shard and r.node_id = p_node))
+           or l.lease_id in (select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
     order by l.lease_id desc limit p_limit);
 end
 $$;
