@@ -16399,7 +16399,7 @@ ALTER TABLE ONLY hwqueue.node_state
     ADD CONSTRAINT node_state_pkey PRIMARY KEY (shard_id, node_id);
 
 ALTER TABLE ONLY hwqueue.outcome
-    ADD CONSTRAINT outcome_pkey PRIMARY KEY (shard_id, lease_id);
+    ADD CONSTRAINT outcome_pkey PRIMARY KEY (lease_id, shard_id);
 
 ALTER TABLE ONLY hwqueue.placement_class
     ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);

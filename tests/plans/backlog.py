@@ -4,7 +4,7 @@ from uuid import UUID
 
 import psycopg
 
-from tests.sql.api import TASK, Api, Node, Row, outlive
+from tests.sql.api import TASK, Api, Node, Row, completed, outlive
 
 # Tables that grow with the work there is: nobody may read one of them from end to end.
 BIG = ("ready", "lease", "claim", "scheduled", "outcome")
@@ -12,21 +12,29 @@ BIG = ("ready", "lease", "claim", "scheduled", "outcome")
 READY = 50_000
 FEW = 1_000
 CLAIMS = 5_000
+ENDED = 3_000
 SCHEDULED = 5_000
 CLASSES = 3_000
 FILLER = "filler"  # the queue whose leases are all claimed
 
 
 def fill(api: Api) -> None:
-    """Claims, scheduled leases and classes in numbers, beside what a test looks at."""
+    """Leases that run, are scheduled or have ended, and classes, beside what a test looks at."""
     idle = api.queue()
     for first in range(0, CLASSES, 500):
         batch(api, idle, [{"affinity_tags": {"class": first + n}} for n in range(500)])
     batch(api, idle, [{"delay": 86400}] * SCHEDULED)
+    busy = api.node()
+    kept = api.queue()
+    api.spawn(kept)
+    multiply(api.conn, kept, ENDED)
+    while claims := api.claim(busy, kept, qty=1000):
+        api.rows(
+            "settle_and_claim", **busy.who, **completed(*claims), settle=[], queues=[kept], qty=0
+        )
     api.rows("create_queue", queue=FILLER, policy={"claim_timeout": 86400})
     api.spawn(FILLER)
     multiply(api.conn, FILLER, CLAIMS)
-    busy = api.node()
     while api.claim(busy, FILLER, qty=1000):
         pass
 
