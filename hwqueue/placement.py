@@ -4,6 +4,7 @@
     .require(label("region").in_("us-east", "us-west"), tags(gpu=True))
     .require(any_of([label("driver").version(">= 550")], [label("emulated") == True]))
     .prefer(label("zone") == "a", weight=50)
+    .strength(20)
     .require(leases(selector(app="web"), domain="rack", away=True))
     .tolerate("dedicated", value="batch")
     .spread("label:zone", max_skew=1, select=selector(app="web"))
@@ -281,6 +282,7 @@ class Placement:
     _spread: tuple[str, ...] = ()
     _resources: tuple[tuple[str, int], ...] = ()
     _isolation: tuple[tuple[str, str], ...] = ()
+    _strength: int | None = None
 
     def require(self, *expressions: Expr | Mapping[str, Any]) -> Placement:
         """Add conditions that must all hold."""
@@ -296,6 +298,14 @@ class Placement:
             raise TypeError("prefer() needs at least one expression")
         added = _canonical({"weight": weight, "when": [_expression(part) for part in when]})
         return replace(self, _prefer=(*self._prefer, added))
+
+    def strength(self, strength: int) -> Placement:
+        """Set how much all preferences together count beside those of other leases.
+
+        strength: 1..100, in percent; without it 100. Weights only say which of this lease's own
+        preferences matters more: of two leases that prefer one node, it gets the stronger.
+        """
+        return replace(self, _strength=strength)
 
     def tolerate(
         self,
@@ -412,7 +422,8 @@ class Placement:
             "resources": dict(self._resources),
             "isolation": dict(self._isolation),
         }
-        return {key: value for key, value in members.items() if value}
+        written = {key: value for key, value in members.items() if value}
+        return written | _given(strength=self._strength)
 
 
 def _target(kind: str, targets: Any, away: bool) -> Expr:

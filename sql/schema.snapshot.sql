@@ -922,7 +922,7 @@ $$;
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE
     AS $$
-  select coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
+  select hwqueue.class_strength(p_class) * coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
   from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w
 $$;
 
@@ -2289,6 +2289,13 @@ CREATE FUNCTION hwqueue.claims_from(p_shard integer) RETURNS timestamp with time
   select coalesce((select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
 $$;
 
+CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select hwqueue.class_strength(p_class)
+    * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts, p_class.tolerate, p_taints)
+$$;
+
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -2541,8 +2548,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
-    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
-                           v_class.tolerate, hwqueue.node_taints(p_node)),
+    hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
+                           hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
@@ -2558,6 +2565,10 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
 $$;
 
+CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
+
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
     AS $$
@@ -2572,6 +2583,7 @@ CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS tex
       (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
                          || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
        from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'with strength ' || (p_class.placement ->> 'strength') || ' of 100',
       'tolerates ' || (
         select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
                           || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
@@ -4570,8 +4582,7 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null, p_class.tolerate,
-                                          p_taints) end
+              then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
 $$;
 
 CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
@@ -7261,8 +7272,7 @@ begin
   return query
     select n.node_id, n.name, w.reasons = '[]',
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, v_class.tolerate,
-                                    hwqueue.node_taints(n)),
+             hwqueue.class_affinity(v_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, hwqueue.node_taints(n)),
              hwqueue.fit_score(hwqueue.cpu_needed(v_class.cpu_milli,
                hwqueue.cpu_isolation_on(v_class.cpu_isolation, n.default_cpu_isolation)), v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),
@@ -7362,17 +7372,21 @@ declare
   v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
   v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
 begin
+  if p_left -> 'strength' <> p_right -> 'strength' then
+    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
+      jsonb_build_object('field', p_field), 'give the strength once');
+  end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
     v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
     v_resources := hwqueue.merge_resources(hwqueue.own_resources(p_left), hwqueue.own_resources(p_right), p_field);
     v_resources := hwqueue.isolated_resources(v_isolation, v_resources, p_field);
   end if;
-  return hwqueue.build_placement(
+  return hwqueue.with_strength(hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
     hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
     hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation);
+    v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
 end
 $$;
 
@@ -8441,12 +8455,13 @@ declare
   v_preferred jsonb;
   v_resources jsonb;
   v_isolation jsonb;
+  v_strength int;
 begin
   if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
     return '{}'::jsonb;
   end if;
   v_placement := hwqueue.check_object(hwqueue.check_numbers(p_placement, p_field, 'QHC03'),
-    array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
+    array['require', 'prefer', 'strength', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
   v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
   if length(v_placement::text) > 65536 then
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
@@ -8458,15 +8473,18 @@ begin
     v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
   end if;
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
+  v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
   if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null), p_field);
+    v_placement := hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
+    return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
+  v_placement := hwqueue.build_placement(v_required, v_preferred,
     hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
     hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation), p_field);
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
+  return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
 end
 $$;
 
@@ -15346,6 +15364,12 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case when p_strength <> 100 then p_placement || jsonb_build_object('strength', p_strength) else p_placement end
+$$;
+
 CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql
     AS $$
@@ -17205,6 +17229,8 @@ REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.claims_from(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
@@ -17226,6 +17252,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_
 REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -18486,6 +18514,8 @@ REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

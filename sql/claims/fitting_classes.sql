@@ -17,8 +17,8 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
-    hwqueue.affinity_score(v_class.preferred, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
-                           v_class.tolerate, hwqueue.node_taints(p_node)),
+    hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
+                           hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
       select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
@@ -26,7 +26,7 @@ end
 $$;
 
 -- The classes of these queues that a node may run and has room for now, best score first:
--- sum of weight x term (design 5.2), affinity -100..100 and fit 0..100.
+-- sum of weight x term (design 5.2), affinity -100..100 (with the class's strength) and fit 0..100.
 -- p_extra: classes judged but not remembered, [{"class_id", "affinity"}]; p_without: classes that this call has found blocked.
 -- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that mention trust domains
 -- are asked again.

@@ -47,6 +47,7 @@ as $$
       (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
                          || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
        from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'with strength ' || (p_class.placement ->> 'strength') || ' of 100',
       'tolerates ' || (
         select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
                           || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)

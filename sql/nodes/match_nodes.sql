@@ -32,8 +32,7 @@ begin
   return query
     select n.node_id, n.name, w.reasons = '[]',
            hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
-             hwqueue.affinity_score(v_class.preferred, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, v_class.tolerate,
-                                    hwqueue.node_taints(n)),
+             hwqueue.class_affinity(v_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, hwqueue.node_taints(n)),
              hwqueue.fit_score(hwqueue.cpu_needed(v_class.cpu_milli,
                hwqueue.cpu_isolation_on(v_class.cpu_isolation, n.default_cpu_isolation)), v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
                                hwqueue.node_headroom(n, u.load)),

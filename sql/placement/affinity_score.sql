@@ -21,12 +21,28 @@ as $$
   ) s
 $$;
 
+-- How much a class's preferences count beside those of others, 0.01 to 1: an affinity score divides by the class's own weights, so two classes
+-- that prefer one node score alike there however much it matters to each.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.class_strength(p_class hwqueue.placement_class) returns double precision
+language sql immutable parallel safe
+as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
+
+-- The affinity term of a class's score on a node: its affinity score times its strength.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+                                                  p_facts jsonb, p_taints jsonb) returns double precision
+language sql immutable parallel safe
+as $$
+  select hwqueue.class_strength(p_class)
+    * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts, p_class.tolerate, p_taints)
+$$;
+
 -- The same as far as it can be remembered: null where it depends on other leases.
 create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb)
 returns double precision
 language sql immutable parallel safe
 as $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, null, p_class.tolerate,
-                                          p_taints) end
+              then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
 $$;

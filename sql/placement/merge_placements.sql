@@ -1,4 +1,4 @@
--- Two normal placements ANDed: lists are joined; isolation and resources may be given by both only if they agree.
+-- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both only if they agree.
 -- Locks: none. Raises: QHC04. Idempotent: yes.
 create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -7,17 +7,21 @@ declare
   v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
   v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
 begin
+  if p_left -> 'strength' <> p_right -> 'strength' then
+    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
+      jsonb_build_object('field', p_field), 'give the strength once');
+  end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
     v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
     v_resources := hwqueue.merge_resources(hwqueue.own_resources(p_left), hwqueue.own_resources(p_right), p_field);
     v_resources := hwqueue.isolated_resources(v_isolation, v_resources, p_field);
   end if;
-  return hwqueue.build_placement(
+  return hwqueue.with_strength(hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
     hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
     hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation);
+    v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
 end
 $$;
 

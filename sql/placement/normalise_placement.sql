@@ -9,12 +9,13 @@ declare
   v_preferred jsonb;
   v_resources jsonb;
   v_isolation jsonb;
+  v_strength int;
 begin
   if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
     return '{}'::jsonb;
   end if;
   v_placement := hwqueue.check_object(hwqueue.check_numbers(p_placement, p_field, 'QHC03'),
-    array['require', 'prefer', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
+    array['require', 'prefer', 'strength', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
   v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
   if length(v_placement::text) > 65536 then
     perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
@@ -26,15 +27,18 @@ begin
     v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
   end if;
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
+  v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
   if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null), p_field);
+    v_placement := hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
+    return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
+  v_placement := hwqueue.build_placement(v_required, v_preferred,
     hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
     hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation), p_field);
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
+  return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
 end
 $$;
 
@@ -50,4 +54,12 @@ as $$
       || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
       || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
       || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
+$$;
+
+-- A normal placement with this strength. The default is left out: what was written before there was one keeps its digest.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.with_strength(p_placement jsonb, p_strength int) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_strength <> 100 then p_placement || jsonb_build_object('strength', p_strength) else p_placement end
 $$;

@@ -45,11 +45,12 @@ as $$
   select case when p_best > p_here then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here))) else '0' end
 $$;
 
--- The highest affinity that any node could have for a class.
+-- The highest affinity that any node could have for a class, its strength included: as fixed_affinity has it, to the last bit.
+-- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.best_affinity(p_class hwqueue.placement_class) returns double precision
 language sql immutable
 as $$
-  select coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
+  select hwqueue.class_strength(p_class) * coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
   from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w
 $$;
 

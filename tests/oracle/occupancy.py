@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
+from tests.oracle.affinity import strength
 from tests.oracle.cluster import Cluster, Lease, Running, Service, names, place_of
 from tests.oracle.expressions import Expr, expr_holds
 from tests.oracle.facts import Node
@@ -80,7 +81,8 @@ def broken_now(cluster: Cluster) -> set[Broken]:
 def preference(lease: Lease, node: Node, cluster: Cluster) -> float:
     """100 x matched signed sum / sum of absolute weights; a term is met or not, not how often.
 
-    A soft taint that is not tolerated is one more preference against the node.
+    A soft taint that is not tolerated is one more preference against the node. The strength counts
+    for all of them.
     """
     preferences = lease.placement.get("prefer", [])
     total = sum(abs(item.get("weight", 100)) for item in preferences)
@@ -91,7 +93,8 @@ def preference(lease: Lease, node: Node, cluster: Cluster) -> float:
         if all(_hold([expr], lease, node, cluster, may_start=False) for expr in when):
             matched += item.get("weight", 100)
     affinity = 100 * matched / total if total else 0.0
-    return softened(affinity, lease.placement.get("tolerate", []), node.taints)
+    tolerate = lease.placement.get("tolerate", [])
+    return strength(lease.placement) / 100 * softened(affinity, tolerate, node.taints)
 
 
 def required(lease: Lease, cluster: Cluster) -> list[Expr]:

@@ -8,7 +8,7 @@ from uuid import uuid5
 
 from hypothesis import strategies as st
 
-from tests.properties.strategies import IDS, NODE_IDS, resources, telling_exprs
+from tests.properties.strategies import IDS, NODE_IDS, resources, strengths, telling_exprs
 
 Exprs = st.SearchStrategy[dict[str, Any]]
 
@@ -178,6 +178,7 @@ placements: Exprs = st.fixed_dictionaries(
     optional={
         "require": st.lists(_required, max_size=3),
         "prefer": st.lists(preferences, max_size=3),
+        "strength": strengths,
         "tolerate": st.lists(tolerations, max_size=3),
         "spread": st.lists(spreads, max_size=3),
         "resources": resources,

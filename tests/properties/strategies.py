@@ -164,13 +164,28 @@ preferences = st.lists(
     # no two alike: whether a repeated preference counts once or twice is not what is tested
     unique_by=lambda preference: preference["weight"],
 )
+PATTERN_OPS = ("regexp", "version", "semver")
+MOST_PATTERNS = 8  # in one placement; more are refused
+
+
+def _patterns(asked: Any) -> int:
+    """How many expressions in there have patterns."""
+    if isinstance(asked, list):
+        return sum(map(_patterns, asked))
+    if isinstance(asked, dict):
+        return (asked.get("op") in PATTERN_OPS) + sum(map(_patterns, asked.values()))
+    return 0
+
+
+strengths = st.sampled_from([1, 5, 50.0, 100, None])
 placements = st.fixed_dictionaries(
     {
         "require": st.lists(exprs, max_size=2),
         "prefer": preferences,
         "resources": resources,
-    }
-)
+    },
+    optional={"strength": strengths},
+).filter(lambda asked: _patterns(asked) <= MOST_PATTERNS)
 
 # Requests that compete: one resource each or two, and now and then a device by name.
 competing = st.fixed_dictionaries(

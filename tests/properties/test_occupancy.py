@@ -129,6 +129,7 @@ newcomers = some(
         require=st.lists(terms, max_size=3),
         spread=st.lists(spreads, max_size=2),
         prefer=st.lists(preferences, max_size=2),
+        strength=st.sampled_from([3, 40]),
     ),
 )
 holders = some(**identities, placement=some(require=st.lists(terms, max_size=2)))

@@ -23,6 +23,7 @@ PLACEMENTS: list[Row] = [
     {"require": [{"label": "zone", "op": "in", "values": ["b"]}]},
     {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}]},
     {"prefer": [{"weight": -50, "when": {"tags": {"zone": "a"}}}]},
+    {"prefer": [{"weight": 100, "when": {"tags": {"zone": "a"}}}], "strength": 7},
     {"resources": {"cpu_milli": 1000}},
     {"resources": {"cpu_milli": 3000}},
     {"resources": {"gpu": 1}},
@@ -73,7 +74,7 @@ def many(draw: st.DrawFn) -> list[Ask]:
         Ask(
             queue=random.choice([0, 0, 1]),
             task=random.choice(TASKS),
-            placement=random.choice([0, 0, 1, 2, 2, 3, 4, 5]),
+            placement=random.choice([0, 0, 1, 2, 2, 3, 4, 5, 6]),
             label=random.randrange(labels),
             priority=random.choice([0, 0, 1, -1]),
             passed=random.random() < 0.1,

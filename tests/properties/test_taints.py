@@ -107,16 +107,27 @@ def test_every_toleration_with_every_taint(conn: psycopg.Connection) -> None:
     assert len(rows) == len(asked) * len(there)
 
 
-@given(own=taints, operators=taints, tolerate=tolerations, prefers=st.booleans())
+@given(
+    own=taints,
+    operators=taints,
+    tolerate=tolerations,
+    wish=st.sampled_from([(False, 100), (True, 100), (False, 30), (True, 30)]),
+)
 def test_what_may_come_and_how_it_scores(
-    conn: psycopg.Connection, own: Items, operators: Items, tolerate: Items, prefers: bool
+    conn: psycopg.Connection,
+    own: Items,
+    operators: Items,
+    tolerate: Items,
+    wish: tuple[bool, int],
 ) -> None:
+    """wish: whether the lease prefers the node, and the strength."""
+    prefers, strength = wish
     api = Api(conn)
     union = own + [each for each in operators if each not in own]
     with one_node(api) as (queue, node):
         taint(api, node, own, operators)
         prefer = [{"weight": 40, "when": [{"node": [str(node.node_id)]}]}] if prefers else []
-        placement = {"tolerate": tolerate, "prefer": prefer}
+        placement = {"tolerate": tolerate, "prefer": prefer, "strength": strength}
         lease = spawn_placed(api, queue, **placement)
         rows = api.claim(node, queue)
         expected = may_come(tolerate, union)
@@ -124,7 +135,8 @@ def test_what_may_come_and_how_it_scores(
         assert (codes(api, node, **placement) == []) == expected
         for row in rows:
             affinity = 100.0 if prefers else 0.0
-            assert row["score"] == pytest.approx(softened(affinity, tolerate, union))
+            softer = softened(affinity, tolerate, union)
+            assert row["score"] == pytest.approx(softer * strength / 100)
 
 
 @given(edits=st.tuples(taints, taints, taints), tolerate=tolerations)

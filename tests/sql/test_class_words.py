@@ -105,6 +105,10 @@ def test_a_node_by_its_name(api: Api) -> None:
         ),
         ({"prefer": [{"weight": -5, "when": {"rack": 1}}]}, "prefers not in rack 1"),
         (
+            {"prefer": [{"when": {"rack": 1}}], "strength": 5},
+            "prefers in rack 1, with strength 5 of 100",
+        ),
+        (
             {"tolerate": [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]},
             "tolerates dedicated=film:no_schedule",
         ),

@@ -86,6 +86,7 @@ SAME: dict[str, list[dict[str, Any]]] = {
     "preferences": [
         placed(prefer=[{"when": A}, {"weight": -5, "when": [B, A]}]),
         placed(prefer=[{"weight": -5, "when": [A, B]}, {"weight": 100.0, "when": [A]}]),
+        placed(prefer=[{"when": A}, {"weight": -5, "when": [B, A]}], strength=100),
     ],
     "affinity with": [
         {"affinity_with": NODE[0]},
@@ -119,6 +120,8 @@ DIFFERENT: list[dict[str, Any]] = [
     placed(require=[{"rack": 1, "unknown": "pass"}]),
     placed(prefer=[{"when": label("n", 1)}]),
     placed(prefer=[{"weight": 99, "when": label("n", 1)}]),
+    placed(prefer=[{"when": label("n", 1)}], strength=99),
+    placed(prefer=[{"when": label("n", 1)}], strength=1),
     placed(resources={"cpu_milli": 1}),
     placed(resources={"memory_mib": 1}),
     placed(resources={"gpu": 1}),

@@ -31,6 +31,7 @@ WHOLE: Row = {
     "spread": [{"domain": "rack", "max_per_domain": 1, "select": ANY}],
     "resources": {"cpu_milli": 100, "gpu": 2},
     "isolation": {"cpu": "whole_core", "gpu": "shared"},
+    "strength": 20,
 }
 
 
@@ -102,6 +103,10 @@ def test_two_amounts_are_refused(api: Api) -> None:
     detail = clash(api, {"resources": {"gpu": 1}}, {"resources": {"gpu": 2}})
     assert detail == {"field": "p"}
     assert clash(api, {"resources": {"gpu": 2}}, {"resources": {"cpu_milli": 2}})
+
+
+def test_two_strengths_are_refused(api: Api) -> None:
+    assert clash(api, {"strength": 5}, {"strength": 6}) == {"field": "p"}
 
 
 def test_contradictions_between_the_sides(api: Api) -> None:

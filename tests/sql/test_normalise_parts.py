@@ -29,6 +29,19 @@ def test_empty_parts_ask_nothing(api: Api, part: str) -> None:
     assert normal(api, {part: None}) == normal(api, {part: empty}) == {}
 
 
+@pytest.mark.parametrize("default", [None, 100, 100.0])
+def test_the_default_strength_is_left_out(api: Api, default: Any) -> None:
+    assert normal(api, {"strength": default}) == {}
+    tolerant: Row = {"tolerate": [{"op": "exists"}]}
+    assert normal(api, tolerant | {"strength": default}) == tolerant
+
+
+@pytest.mark.parametrize("other", [{}, {"tolerate": [{"op": "exists"}]}])
+def test_a_strength_is_kept(api: Api, other: Row) -> None:
+    for written in (1, 1.0):
+        assert normal(api, other | {"strength": written}) == other | {"strength": 1}
+
+
 TOLERATIONS: list[tuple[Row, list[Row]]] = [
     ({"op": "exists"}, [{"op": "exists", "key": None, "value": None, "effect": None}]),
     (

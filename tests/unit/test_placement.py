@@ -207,6 +207,16 @@ def test_a_whole_placement() -> None:
     }
 
 
+def test_the_last_word_on_strength_counts() -> None:
+    once = Placement().prefer(rack(1)).strength(5)
+    assert once.as_json() == {
+        "prefer": [{"weight": 100, "when": [{"rack": [1]}]}],
+        "strength": 5,
+    }
+    assert once.strength(100).as_json()["strength"] == 100
+    assert once.as_json()["strength"] == 5
+
+
 def test_what_asks_nothing_is_left_out() -> None:
     assert Placement().as_json() == {}
     assert Placement().require().resources().as_json() == {}

@@ -111,6 +111,13 @@ Placement = Annotated[
             "properties": {
                 "require": {"type": ["array", "null"], "description": "All must hold."},
                 "prefer": {"type": ["array", "null"], "description": "The better the more hold."},
+                "strength": {
+                    "type": ["integer", "null"],
+                    "minimum": 1,
+                    "maximum": 100,
+                    "description": "How much the preferences count beside those of others, in "
+                    "percent; 100 if left out.",
+                },
                 "tolerate": {
                     "type": ["array", "null"],
                     "description": "Taints that do not matter.",
