@@ -4,7 +4,7 @@ import asyncio
 import importlib.util
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,8 @@ from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.cli.progress import stage_line
 from hwqueue.errors import ConfigError
 from hwqueue.replay import check, database
+from hwqueue.replay.demand import backlog_jobs
+from hwqueue.replay.model import Trace
 from hwqueue.replay.report import (
     ModelShare,
     PendingReason,
@@ -65,6 +67,10 @@ InPlace = Annotated[
     bool, typer.Option("--in-place", help="Use the database itself; it must hold no queue.")
 ]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the database for a look.")]
+WithBound = Annotated[
+    bool,
+    typer.Option("--bound", help="Backlog: say what no assignment could exceed; needs OR-tools."),
+]
 ChartFile = Annotated[
     Path | None, typer.Option("--chart", help="Write a chart to this .png or .html file.")
 ]
@@ -87,6 +93,7 @@ def replay(
     database_name: DatabaseName = None,
     in_place: InPlace = False,
     keep: Keep = False,
+    bound: WithBound = False,
     chart: ChartFile = None,
 ) -> None:
     """Let the nodes of a recorded cluster pull the work recorded on it.
@@ -98,6 +105,8 @@ def replay(
     chosen = _seeds(seeds) if seeds else [seed]
     if keep and (in_place or len(chosen) > 1):
         raise ConfigError("--keep goes with a database of its own and a single seed")
+    if bound:
+        _require_bound(mode)
     if chart is not None:
         _require_chart(chart)
     trace = read_trace(nodes, leases, ignore_gpu_spec=ignore_gpu_spec)
@@ -110,7 +119,8 @@ def replay(
             _database(server, database_name, queue, in_place=in_place, keep=keep) as dsn,
             stage_line(shown=not options_of(ctx).json) as line,
         ):
-            reports.append(asyncio.run(run(dsn, trace, facts, plan, line.watch)))
+            report = asyncio.run(run(dsn, trace, facts, plan, line.watch))
+        reports.append(_bounded(report, trace, plan) if bound else report)
         if keep:
             say(ctx, f"kept: database {conninfo_to_dict(dsn)['dbname']}")
         if not options_of(ctx).json:
@@ -157,10 +167,13 @@ def _calls(count: int, p50_ms: float, p99_ms: float) -> str:
 
 
 def _allocated_fact(report: Report) -> dict[str, object]:
-    return {
+    facts: dict[str, object] = {
         "GPUs allocated": f"{report.gpus_allocated:,.1f} of {report.gpus:,}"
         f" = {report.gpus_allocated_percent:.2f} %"
     }
+    if report.gpus_bound_percent is not None:
+        facts["at most"] = f"{report.gpus_bound_percent:.2f} %, by any assignment"
+    return facts
 
 
 def _model_row(share: ModelShare) -> dict[str, object]:
@@ -240,6 +253,27 @@ def _database(
     if in_place:
         return database.empty_database(database.with_database(server, name), queue)
     return database.scratch_database(server, name, keep=keep)
+
+
+def _bounded(report: Report, trace: Trace, plan: Plan) -> Report:
+    """The report with the bound of its leases."""
+    # Imported here: OR-tools takes a second, and most runs do without.
+    from hwqueue.replay.bound import bound_percent  # noqa: PLC0415
+
+    jobs = backlog_jobs(trace, demand_percent=plan.demand_percent, seed=plan.seed)
+    return replace(report, gpus_bound_percent=bound_percent(trace.machines, jobs))
+
+
+def _require_bound(mode: Mode) -> None:
+    """Refuse at once what could not be computed after a long run."""
+    if mode != "backlog":
+        raise ConfigError(
+            "--bound goes with --mode backlog: what ends makes room again, and nothing bounds that"
+        )
+    if importlib.util.find_spec("ortools") is None:
+        raise ConfigError(
+            "--bound needs OR-tools, which is not installed", hint="pip install 'hwqueue[bound]'"
+        )
 
 
 def _require_chart(path: Path) -> None:

@@ -7,7 +7,7 @@ GPU asked for, CPU and memory percentiles per kind, and how often a job insists 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -87,18 +87,29 @@ QOS = {"LS": 4647, "BE": 3398, "Burstable": 100, "Guaranteed": 7}
 ZONES = ("east-1", "east-2", "west-1")
 
 
-def generate_trace(nodes: int, *, seed: int, demand: float = 1.0, span: int = 0) -> Trace:
+def generate_trace(
+    nodes: int,
+    *,
+    seed: int,
+    demand: float = 1.0,
+    span: int = 0,
+    sharing: float | None = None,
+) -> Trace:
     """Generate a cluster of about `nodes` machines and jobs that ask for `demand` times its GPUs.
 
-    At least one machine of every model is made. Jobs arrive evenly over `span` seconds.
+    At least one machine of every model is made. Jobs arrive evenly over `span` seconds. sharing: of
+    the jobs with GPUs, the fraction that share one, none of which insist on a model, as in the
+    published variants; None: as recorded, with models.
     """
+    mix = KINDS if sharing is None else _sharing_mix(sharing)
+    specs = SPEC_FRACTION if sharing is None else 0.0
     rng = random.Random(seed)
     machines = _machines(nodes)
     wanted = demand * WHOLE_GPU * sum(machine.gpus for machine in machines)
     jobs: list[Job] = []
     asked = 0
     while asked < wanted:
-        jobs.append(_job(rng, f"job-{len(jobs):05d}", span))
+        jobs.append(_job(rng, f"job-{len(jobs):05d}", span, mix, specs))
         asked += jobs[-1].gpu_demand
     return Trace(machines=machines, jobs=tuple(jobs))
 
@@ -180,12 +191,21 @@ def _shares_of(nodes: int) -> list[int]:
     return counts
 
 
-def _job(rng: random.Random, name: str, span: int) -> Job:
-    kind = _pick(rng, KINDS)
+def _sharing_mix(sharing: float) -> dict[str, float]:
+    """The kinds of jobs when this fraction of those with GPUs share one; the rest as recorded."""
+    whole = {kind: count for kind, count in KINDS.items() if kind not in ("cpu", "share")}
+    gpu_jobs = KINDS["share"] + sum(whole.values())
+    scale = (1 - sharing) * gpu_jobs / sum(whole.values())
+    shared = {"cpu": float(KINDS["cpu"]), "share": sharing * gpu_jobs}
+    return shared | {kind: count * scale for kind, count in whole.items()}
+
+
+def _job(rng: random.Random, name: str, span: int, mix: Mapping[str, float], specs: float) -> Job:
+    kind = _pick(rng, mix)
     size = rng.random()  # one draw for both: memory grows with CPU
     num_gpu = int({"cpu": "0", "share": "1"}.get(kind, kind))
     created = rng.randint(0, span)
-    constrained = kind in ("share", "1") and rng.random() < SPEC_FRACTION
+    constrained = kind in ("share", "1") and rng.random() < specs
     return Job(
         name=name,
         cpu_milli=_at(CPU_MILLI[kind], size, step=100),
@@ -208,7 +228,7 @@ def _with_wishes(rng: random.Random, job: Job) -> Job:
     return replace(job, prefer_tags={"disk": "nvme"}) if draw < 0.25 else job
 
 
-def _pick(rng: random.Random, weights: dict[Any, int]) -> Any:
+def _pick(rng: random.Random, weights: Mapping[Any, float]) -> Any:
     return rng.choices(list(weights), weights=list(weights.values()))[0]
 
 

@@ -96,7 +96,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run of a replay. `timeline`: (seconds since the start, GPUs allocated in percent)."""
+    """One run of a replay. `timeline`: (seconds since the start, GPUs allocated in percent).
+
+    `gpus_bound_percent`: no assignment allocates more; None: not asked for.
+    """
 
     mode: str
     seed: int
@@ -115,6 +118,7 @@ class Report:
     check: Check
     timeline: tuple[tuple[float, float], ...]
     timed: TimedFigures | None = None
+    gpus_bound_percent: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -240,6 +244,7 @@ def summary(reports: Sequence[Report]) -> dict[str, Spread]:
     """Return median and range over runs that differ in their seed; without what they lack."""
     figures: dict[str, Callable[[Report], float | None]] = {
         "gpus_allocated_percent": lambda report: report.gpus_allocated_percent,
+        "gpus_bound_percent": lambda report: report.gpus_bound_percent,
         "claims_per_second": lambda report: report.timing.claims_per_second,
         "claim_p50_ms": lambda report: report.timing.claim_p50_ms,
         "claim_p99_ms": lambda report: report.timing.claim_p99_ms,

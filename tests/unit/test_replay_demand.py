@@ -65,6 +65,17 @@ def test_generated_cluster_has_the_published_proportions() -> None:
     assert constrained / (len(trace.jobs) - kinds["cpu"]) == pytest.approx(0.338, abs=0.03)
 
 
+@pytest.mark.parametrize("sharing", [0.0, 0.6, 1.0])
+def test_generated_jobs_share_devices_as_asked(sharing: float) -> None:
+    trace = generate_trace(1523, seed=1, sharing=sharing)
+    kinds = Counter(job.kind for job in trace.jobs)
+    with_gpus = len(trace.jobs) - kinds["cpu"]
+    assert kinds["share"] / with_gpus == pytest.approx(sharing, abs=0.03)
+    assert kinds["cpu"] / len(trace.jobs) == pytest.approx(1088 / 8152, abs=0.03)
+    assert not any(job.gpu_models for job in trace.jobs)
+    assert trace == generate_trace(1523, seed=1, sharing=sharing)
+
+
 def test_small_generated_cluster_keeps_every_model() -> None:
     trace = generate_trace(20, seed=1)
     assert {machine.gpu_model for machine in trace.machines} == {
