@@ -7,7 +7,7 @@ as $$
 $$;
 
 -- How well a class uses what a node has left, 0..100: the order in which a node with GPUs should fill up.
--- More GPUs first, then work that few nodes could take (reach), then work that does not use up the cpu and memory
+-- Work that few nodes could take (reach) and work with many GPUs first, then work that does not use up the cpu and memory
 -- that the node's other GPUs need (balance), then the least residue on the device. Work without GPUs scores 0: it gets
 -- a GPU node only when nothing with GPUs fits. The weights were searched on the OpenB trace (docs/explanation/fit.md).
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -19,11 +19,11 @@ returns double precision
 language sql immutable parallel safe
 as $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
-    20 + 5 * least(p_gpu_count, 8) + 20 * (1 - coalesce(p_reach, 1))
-    + 20 * greatest(-1, least(0,
+    14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
+    + 14 * greatest(-1, least(0,
         hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
         hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
-    + case when p_gpu_milli = 0 then 0.5 else 0.5 * (1 - (
+    + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
         p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
 $$;

@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hwqueue.cli.main import app
+from hwqueue.replay.bound import bound_percent
+from hwqueue.replay.demand import backlog_jobs
 from hwqueue.replay.fleet import Fleet
 from hwqueue.replay.generate import add_labels, generate_trace, impossible_jobs
 from hwqueue.replay.model import Trace
@@ -80,6 +82,16 @@ def test_backlog_fills_the_generated_cluster(dsn: str) -> None:
         reason.leases for reason in report.pending
     )
     assert "claimable" not in {reason.code for reason in report.pending}
+
+
+@pytest.mark.parametrize(("sharing", "floor"), [(0.6, 96.5), (1.0, 87.0)])
+def test_backlog_where_most_leases_share_a_gpu(dsn: str, sharing: float, floor: float) -> None:
+    """Harder mixes: most devices get a share that leaves what few others could take."""
+    trace = generate_trace(60, seed=1, demand=1.3, sharing=sharing)
+    report = _run(dsn, trace, Plan(seed=1, demand_percent=130, connections=1))
+    assert report.check.violations == ()
+    bound = bound_percent(trace.machines, backlog_jobs(trace, demand_percent=130, seed=report.seed))
+    assert floor <= report.gpus_allocated_percent <= bound
 
 
 def test_backlog_with_several_connections_and_claims_of_several(dsn: str) -> None:
