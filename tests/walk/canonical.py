@@ -1,0 +1,102 @@
+"""When two states are the same: every row, but for what only grows or is drawn by chance.
+
+Ids are the world's own and stay. Times become seconds from now, those long past become one; places
+in line and transaction ids become their order. What is left out tells apart only how two states
+came about: histories, versions, figures.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.walk.seen import Row, Seen, time
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Tables that record what was and that no call decides by; what upkeep has looked at, and when.
+LEFT_OUT = _names("""
+    attempt finished requeued minute_stat queue_signal reap_mark prune_mark shard silent_node
+    unmatched_class test_clock position_horizon class_reach idempotency
+""")
+# Columns that count up, and times at which something was written.
+_GROWS = _names("""
+    version updates claim_token claim_count range_id fleet_id floor_id judged_xid noted_before
+    node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
+    stands_until server_started_at storage_path error
+""")
+# A lease's row while its entry or its claim says it.
+_ELSEWHERE = _names("position available_at")
+_XIDS = _names("created_xid written_xid moved_xid dropped_xid")
+_XID_MARKS = _names("classes_seen next_xid barrier")
+_UNSEEN = _names("unseen classes_unseen")
+_POSITIONS = _names("position positions")
+_INFINITE = ("infinity", "-infinity")
+
+Key = tuple[Any, ...]
+Normal = Callable[[Any], Any]
+
+
+def key_of(seen: Seen, memory: float) -> Key:
+    """The state, to be compared with others of the same world.
+
+    Args:
+        memory: How many seconds something may be past before it no longer matters how long.
+    """
+    normal = _normals(seen, memory)
+    return tuple(
+        (table, tuple(sorted(_row(table, row, normal) for row in rows)))
+        for table, rows in sorted(seen.rows.items())
+        if table not in LEFT_OUT
+    )
+
+
+def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
+    is_lease = table == "lease"
+    ran_on = {"node_id"} if is_lease and row["state"] != "completed" else frozenset()
+    left_out = _GROWS | _ELSEWHERE | ran_on if is_lease else _GROWS
+    return repr(
+        [normal(name, value) for name, value in sorted(row.items()) if name not in left_out]
+    )
+
+
+def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
+    positions = sorted(row["position"] for row in seen.rows["ready"])
+    xids = sorted({int(x) for x in _values(seen, _XIDS)})
+    classes = sorted(row["class_id"] for row in seen.rows["placement_class"])
+
+    def order(ranked: list[int], value: Any) -> Any:
+        if isinstance(value, list):
+            return [order(ranked, item) for item in value]
+        return bisect_left(ranked, int(value))
+
+    def normal(column: str, value: Any) -> Any:  # noqa: PLR0911
+        if value is None:
+            return None
+        if column in _POSITIONS:
+            return order(positions, value)
+        if column in _XIDS or column in _XID_MARKS:
+            return order(xids, value)
+        if column in _UNSEEN:
+            return sorted(bisect_left(xids, int(x)) for x in value if int(x) in xids)
+        if column.endswith(("class_id", "_class")):
+            return order(classes, value)
+        if column.endswith(("_at", "_until", "_by", "deadline")) and isinstance(value, str):
+            return _seconds(seen, value, memory)
+        return value
+
+    return normal
+
+
+def _values(seen: Seen, columns: Iterable[str]) -> Iterable[Any]:
+    for rows in seen.rows.values():
+        for row in rows:
+            yield from (row[column] for column in columns if row.get(column) is not None)
+
+
+def _seconds(seen: Seen, text: str, memory: float) -> float | str:
+    if text in _INFINITE:
+        return text
+    return max((time(text) - seen.now).total_seconds(), -memory)

@@ -1,0 +1,136 @@
+"""The walk itself: depth first over all states of a world that can be reached."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+import psycopg
+
+from tests.direct import Direct
+from tests.walk.canonical import Key, key_of
+from tests.walk.ground import Ground, Mark
+from tests.walk.names import QUEUE
+from tests.walk.rules import broken
+from tests.walk.seen import Seen
+from tests.walk.steps import Outcome, Step
+
+_ROUNDS = 12  # of claiming and completing until a world is empty
+_LEFT_OPEN = "select walk.left_open(%s, %s)"
+
+
+class BrokenRuleError(AssertionError):
+    """A rule that does not hold, and the calls that lead there."""
+
+
+@dataclass
+class Report:
+    """What a walk has seen."""
+
+    states: int = 0
+    calls: int = 0
+    refusals: int = 0
+    deepest: int = 0
+    is_exhausted: bool = True  # every state that can be reached has been walked
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        rate = self.calls / self.seconds if self.seconds else 0.0
+        whole = "all" if self.is_exhausted else "not all"
+        return (
+            f"{self.states} states ({whole}), {self.calls} calls, {self.refusals} of them refused,"
+            f" depth {self.deepest}, {self.seconds:.1f} s, {rate:.0f} calls/s"
+        )
+
+
+@dataclass
+class Walk:
+    """One walk over a world.
+
+    Args:
+        most: States after which no other is walked.
+        depth: Calls after which the walk goes back.
+        memory: As in `key_of`.
+    """
+
+    ground: Ground
+    steps: Sequence[Step]
+    most: int
+    depth: int
+    memory: float
+    report: Report = field(default_factory=Report)
+    path: list[str] = field(default_factory=list)
+    _known: dict[Key, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._direct = Direct(self.ground.conn)
+
+    def run(self) -> Report:
+        """Walk from the state that is there now; it is there again at the end.
+
+        Raises:
+            BrokenRuleError: a rule does not hold.
+        """
+        begun = monotonic()
+        here = self.ground.look()
+        self._meet(here)
+        self._visit(here)
+        self.report.seconds = monotonic() - begun
+        return self.report
+
+    def _visit(self, here: Seen) -> None:
+        """Make every call from here."""
+        for step in self.steps:
+            if not step.can(here):
+                continue
+            if self.report.states >= self.most:
+                self.report.is_exhausted = False
+                return
+            mark = self.ground.mark(here)
+            self.path.append(step.name)
+            there = self._take(step, here, mark)
+            if self._meet(there):
+                if len(self.path) < self.depth:
+                    self._visit(there)
+                else:
+                    self.report.is_exhausted = False
+            self.path.pop()
+            self.ground.back(mark, there)
+
+    def _take(self, step: Step, here: Seen, mark: Mark) -> Seen:
+        """Make one call and check what it did."""
+        try:
+            outcome = Outcome(self.ground.call(mark, lambda: step.make(self._direct, here)))
+        except psycopg.DatabaseError as error:
+            outcome = Outcome(refused=error.sqlstate)
+            self.report.refusals += 1
+        there = self.ground.look()
+        self.report.calls += 1
+        self._hold(step.wrong(here, there, outcome))
+        return there
+
+    def _meet(self, there: Seen) -> bool:
+        """Whether to go on from here: it is new, or was met later in a walk before."""
+        depth = len(self.path)
+        # what makes a call possible may be in what the key leaves out, such as an older token
+        key = (*key_of(there, self.memory), *(step.can(there) for step in self.steps))
+        known = self._known.get(key)
+        if known is not None and known <= depth:
+            return False
+        self._known[key] = depth
+        self.report.deepest = max(self.report.deepest, depth)
+        if known is None:
+            self.report.states += 1
+            self._hold(broken(self.ground.conn, there))
+            self._hold(self._left_open())
+        return True
+
+    def _left_open(self) -> list[str]:
+        """Leases that cannot end any more."""
+        with self.ground.conn.transaction(force_rollback=True):
+            return [row[0] for row in self.ground.conn.execute(_LEFT_OPEN, [QUEUE, _ROUNDS])]
+
+    def _hold(self, wrong: list[str]) -> None:
+        if wrong:
+            raise BrokenRuleError(
+                "\n".join([f"after {', '.join(self.path) or 'nothing'}:", *wrong])
+            )

@@ -1,0 +1,17 @@
+"""The ids of what has a name in a world: the same in every walk."""
+
+from uuid import UUID, uuid5
+
+from tests.properties.strategies import IDS
+
+QUEUE = "walk"
+
+
+def lease_id(name: str) -> UUID:
+    """The id of a lease."""
+    return uuid5(IDS, f"walk-lease-{name}")
+
+
+def node_id(name: str) -> UUID:
+    """The id of a node."""
+    return uuid5(IDS, f"walk-node-{name}")

@@ -1,0 +1,79 @@
+"""What must hold in every state: the queue's own recount, and by an oracle of its own."""
+
+from collections import Counter
+from typing import Any
+
+from tests.oracle.capacity import check_claims, check_usage
+from tests.oracle.occupancy import broken_now
+from tests.walk.ground import Conn
+from tests.walk.seen import Row, Seen, time
+
+_VERIFY = "select rule, subject, detail from hwqueue.verify_invariants()"
+
+
+def broken(conn: Conn, seen: Seen) -> list[str]:
+    """Every rule that does not hold."""
+    found = [f"verify_invariants: {row}" for row in conn.execute(_VERIFY)]
+    found += _entries(seen) + _marks(seen)
+    nodes = list(seen.places.values())
+    found += check_claims(nodes, seen.claims)
+    found += check_usage(nodes, seen.claims, seen.kept)
+    return found + [f"{item.rule}: {item.because}" for item in broken_now(seen.cluster)]
+
+
+def _entries(seen: Seen) -> list[str]:
+    """Open leases are in one place, others in none; attempts and tokens are those of the lease."""
+    places = Counter(
+        row["lease_id"] for table in ("ready", "scheduled", "claim") for row in seen.rows[table]
+    )
+    wrong = [
+        f"lease {row['lease_id']} is {row['state']} and in {places[row['lease_id']]} places"
+        for row in seen.rows["lease"]
+        if places[row["lease_id"]] != (row["state"] == "open")
+    ]
+    wrong += [
+        f"{lease} has used up more than {lease.most} attempts"
+        for lease in seen.leases.values()
+        if not 0 <= lease.attempts <= lease.most
+    ]
+    return wrong + [
+        f"claim of an older epoch: {row}"
+        for row in seen.rows["claim"]
+        if row["node_epoch"] != _epoch(seen, row["node_id"])
+    ]
+
+
+def _epoch(seen: Seen, node: str) -> Any:
+    return next(row["node_epoch"] for row in seen.rows["node_state"] if row["node_id"] == node)
+
+
+def _marks(seen: Seen) -> list[str]:
+    """Nothing lives below a mark at which a scan begins."""
+    wrong = []
+    for mark in seen.rows["low_water"]:
+        below = zip(mark["tiers"], mark["ranks"], mark["positions"], strict=True)
+        marks = {(tier, rank): position for tier, rank, position in below}
+        wrong += [
+            f"ready entry below its mark: {row}"
+            for row in seen.rows["ready"]
+            if mark["class_id"] in (0, row["class_id"])
+            and row["position"] < marks.get((row["tier"], row["rank"]), 0)
+        ]
+    for mark in seen.rows["reap_mark"][-1:]:
+        wrong += _below(mark["claims_from"], seen.rows["claim"], "check_at")
+        wrong += _below(mark["scheduled_from"], seen.rows["scheduled"], "available_at")
+        late = [row for row in seen.rows["ready"] if row["deadline"] is not None]
+        wrong += [
+            f"below the mark of deadlines: {row}"
+            for row in late
+            if _is_below(max(row["deadline"], row["eligible_at"], key=time), mark["deadlines_from"])
+        ]
+    return wrong
+
+
+def _below(mark: str, rows: list[Row], column: str) -> list[str]:
+    return [f"below the mark of {column}: {row}" for row in rows if _is_below(row[column], mark)]
+
+
+def _is_below(moment: str, mark: str) -> bool:
+    return mark != "-infinity" and time(moment) < time(mark)

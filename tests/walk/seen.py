@@ -1,0 +1,267 @@
+"""What one look at the tables shows: where each lease is, who holds it, what nodes are.
+
+Read from the rows themselves, not by the queue's own functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from tests.oracle.cluster import Cluster, Lease, Running, Service
+from tests.oracle.facts import Claim, Node, Usage
+
+Row = dict[str, Any]
+Dump = Mapping[str, list[Row]]
+WAITING = ("pending", "scheduled")
+FINISHED = ("completed", "failed", "cancelled")
+_COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
+
+
+@dataclass(frozen=True)
+class LeaseSeen:
+    """A lease as it is now.
+
+    `attempts` are used up, that of the claim included, of `most`. `grants`: claims so far. `due`:
+    from when on it is, or was, claimable. `expires_at` and what follows are of the claim.
+    """
+
+    state: str
+    attempts: int
+    grants: int
+    priority: int
+    most: int
+    deadline: datetime | None = None
+    due: datetime | None = None
+    node: UUID | None = None
+    token: int | None = None
+    expires_at: datetime | None = None
+    stop_at: datetime | None = None
+    stop_reason: str | None = None
+
+    def ended(self, state: str, attempts: int, due: datetime | None = None) -> "LeaseSeen":
+        """The same lease without its claim."""
+        return LeaseSeen(state, attempts, self.grants, self.priority, self.most, self.deadline, due)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One state: the rows of every table, and what they mean."""
+
+    rows: Dump
+
+    @cached_property
+    def now(self) -> datetime:
+        """The queue's time."""
+        [clock] = self.rows["test_clock"]
+        hours, minutes, seconds = clock["offset_by"].split(":")
+        offset = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+        return datetime.fromisoformat(clock["frozen_at"]) + offset
+
+    @cached_property
+    def leases(self) -> dict[UUID, LeaseSeen]:
+        """Every lease, whatever its state."""
+        entries: dict[str, list[LeaseSeen]] = {row["lease_id"]: [] for row in self.rows["lease"]}
+        records = {
+            row["lease_id"]: row | {"most": row["max_attempts"] or self.queue["max_attempts"]}
+            for row in self.rows["lease"]
+        }
+        for state, table in (("pending", "ready"), ("scheduled", "scheduled")):
+            for row in self.rows[table]:
+                entries[row["lease_id"]].append(_waiting(state, row, records[row["lease_id"]]))
+        for row in self.rows["claim"]:
+            entries[row["lease_id"]].append(_claimed(row, records[row["lease_id"]]))
+        found = {}
+        for lease, record in records.items():
+            listed = entries[lease] or [_finished(record)]
+            found[UUID(lease)] = listed[0]
+        return found
+
+    @cached_property
+    def nodes(self) -> dict[UUID, Row]:
+        """What is written of each registered node, `live_until` and `epoch` with it."""
+        states = {row["node_id"]: row for row in self.rows["node_state"]}
+        return {
+            UUID(row["node_id"]): row
+            | {
+                "epoch": states[row["node_id"]]["node_epoch"],
+                "live_until": time(states[row["node_id"]]["seen_at"])
+                + span(row["heartbeat_timeout"]),
+            }
+            for row in self.rows["node"]
+            if row["deregistered_at"] is None
+        }
+
+    def is_live(self, node: UUID) -> bool:
+        """Whether the node gave a sign of life in time."""
+        return bool(self.nodes[node]["live_until"] > self.now)
+
+    @cached_property
+    def queue(self) -> Row:
+        """The world's queue."""
+        [queue] = self.rows["queue"]
+        return queue
+
+    @cached_property
+    def order(self) -> dict[UUID, tuple[int, int]]:
+        """The place of each pending lease: the lowest comes first."""
+        return {UUID(row["lease_id"]): (row["rank"], row["position"]) for row in self.rows["ready"]}
+
+    @cached_property
+    def facts(self) -> dict[UUID, Lease]:
+        """What each lease asks, for the oracle."""
+        classes = {row["class_id"]: row for row in self.rows["placement_class"]}
+        return {
+            UUID(row["lease_id"]): Lease(
+                lease_id=UUID(row["lease_id"]),
+                placement=classes[row["class_id"]]["placement"],
+                labels=classes[row["class_id"]]["labels"],
+                tenant=classes[row["class_id"]]["tenant"],
+                task=classes[row["class_id"]]["task_name"],
+                service_id=_uuid(classes[row["class_id"]]["service_id"]),
+                queue_domain=self.queue["failure_domain"],
+            )
+            for row in self.rows["lease"]
+        }
+
+    @cached_property
+    def places(self) -> dict[UUID, Node]:
+        """What the nodes are and have, for the oracle."""
+        return {node: _node(row, self.is_live(node)) for node, row in self.nodes.items()}
+
+    @cached_property
+    def claims(self) -> list[Claim]:
+        """What runs and what it was given, for the oracle."""
+        return [
+            Claim(
+                UUID(row["lease_id"]),
+                UUID(row["node_id"]),
+                self.facts[UUID(row["lease_id"])].placement,
+                row["assignment"],
+            )
+            for row in self.rows["claim"]
+        ]
+
+    @cached_property
+    def kept(self) -> dict[UUID, Usage]:
+        """The usage that is written for each node."""
+        found = {}
+        for row in sorted(self.rows["node_load"], key=lambda row: row["version"]):
+            found[UUID(row["node_id"])] = Usage(
+                row["cpu_used"], row["memory_used"], tuple(row["gpu_used"]), row["custom_used"]
+            )
+        return found
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """Who runs where, for the oracle; what has expired is still there."""
+        return Cluster(self.places, self._running(), self._services(), self._succeeded())
+
+    def _running(self) -> tuple[Running, ...]:
+        return tuple(
+            Running(
+                self.facts[lease],
+                seen.node,
+                is_leaving=_is_over(seen.stop_at, self.now) or _is_over(seen.expires_at, self.now),
+            )
+            for lease, seen in self.leases.items()
+            if seen.node is not None
+        )
+
+    def _services(self) -> dict[UUID, Service]:
+        return {
+            UUID(row["service_id"]): Service(
+                row["failure_domain"], tuple(map(UUID, row["away_from"]))
+            )
+            for row in self.rows["service"]
+        }
+
+    def _succeeded(self) -> dict[UUID, UUID]:
+        return {
+            UUID(row["lease_id"]): UUID(row["node_id"])
+            for row in self.rows["lease"]
+            if row["state"] == "completed"
+        }
+
+
+def time(text: str) -> datetime:
+    """A moment as the rows have it."""
+    return datetime.fromisoformat(text)
+
+
+def span(text: str) -> timedelta:
+    """A span as the rows have it, of days at most."""
+    days, _, clock = text.rpartition(" day")
+    hours, minutes, seconds = clock.removeprefix("s").split(":") if clock.strip("s ") else "000"
+    return timedelta(
+        days=int(days or 0), hours=int(hours), minutes=int(minutes), seconds=float(seconds)
+    )
+
+
+def _is_over(moment: datetime | None, now: datetime) -> bool:
+    return moment is not None and moment <= now
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else time(text)
+
+
+def _uuid(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)
+
+
+def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
+    return LeaseSeen(
+        state=state,
+        attempts=row["attempt_count"],
+        grants=row["claim_count"],
+        priority=record["priority"],
+        most=record["most"],
+        deadline=_time(row["deadline"]),
+        due=time(row["eligible_at" if state == "pending" else "available_at"]),
+    )
+
+
+def _claimed(row: Row, record: Row) -> LeaseSeen:
+    return LeaseSeen(
+        state="claimed",
+        attempts=row["attempt"],
+        grants=row["claim_token"] & _COUNTER,
+        priority=record["priority"],
+        most=record["most"],
+        deadline=_time(record["deadline"]),
+        node=UUID(row["node_id"]),
+        token=row["claim_token"],
+        expires_at=time(row["expires_at"]),
+        stop_at=_time(row["stop_requested_at"]),
+        stop_reason=row["stop_reason"],
+    )
+
+
+def _finished(record: Row) -> LeaseSeen:
+    return LeaseSeen(
+        state=record["state"],
+        attempts=record["attempt_count"],
+        grants=record["claim_token"] & _COUNTER,
+        priority=record["priority"],
+        most=record["most"],
+        deadline=_time(record["deadline"]),
+    )
+
+
+def _node(row: Row, is_live: bool) -> Node:
+    declared = {key: row[key] for key in ("cpu_milli", "memory_mib") if row[key] is not None}
+    taints: Sequence[Any] = row["taints"] + row["operator_taints"]
+    return Node(
+        node_id=UUID(row["node_id"]),
+        labels=row["labels"],
+        rack=row["rack"],
+        resources=frozenset(map(UUID, row["resources"])),
+        capacity=declared | row["custom"],
+        gpus=tuple(map(UUID, row["gpu_ids"])),
+        slots=row["slots"],
+        taints=tuple(taints),
+        is_live=is_live,
+    )

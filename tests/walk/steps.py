@@ -1,0 +1,726 @@
+"""Calls that a walk makes: what each is, when it makes sense, and what it may do to every lease.
+
+What a call should do is told here a second time, from what was seen before it; nothing is asked of
+the queue. A new call is a class with `can`, `make` and `wrong`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from tests.direct import Direct, Row
+from tests.oracle.capacity import fits
+from tests.oracle.occupancy import Rule, may_run, preference
+from tests.walk.names import QUEUE, lease_id, node_id
+from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
+from tests.walk.sweeps import changes, is_due, may_become, next_event, reaped, same
+
+Expected = dict[UUID, LeaseSeen]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call gave, or the SQLSTATE with which it was refused."""
+
+    value: Any = None
+    refused: str | None = None
+
+
+class Step(ABC):
+    """One whole call."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is worth a try."""
+        return True
+
+    @abstractmethod
+    def make(self, direct: Direct, seen: Seen) -> Any:
+        """Make the call."""
+
+    @abstractmethod
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """What the call did that it must not, or did not that it must."""
+
+
+class OfLease(Step):
+    """A call about one lease."""
+
+    verb: ClassVar[str]
+    refusals: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, lease: str) -> None:
+        self.name = f"{self.verb} {lease}"
+        self.lease = lease_id(lease)
+
+    def can(self, seen: Seen) -> bool:
+        """Whether the lease is there."""
+        return self.lease in seen.leases
+
+    def of(self, seen: Seen) -> LeaseSeen:
+        """The lease."""
+        return seen.leases[self.lease]
+
+    @abstractmethod
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """The lease after the call; None: the call must be refused."""
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Nothing changes but this lease, and that as it should."""
+        should = self.expected(before, self.of(before))
+        if (should is None) != (outcome.refused is not None):
+            return [f"refused with {outcome.refused}" if outcome.refused else "was not refused"]
+        if outcome.refused and outcome.refused not in self.refusals:
+            return [f"refused with {outcome.refused}"]
+        return _unlike(before, after, {} if should is None else {self.lease: should})
+
+
+class Claim(Step):
+    """A node asks for work."""
+
+    def __init__(self, node: str, qty: int = 1) -> None:
+        self.name = f"claim {node}" + (f" x{qty}" if qty > 1 else "")
+        self.node = node_id(node)
+        self.qty = qty
+
+    def can(self, seen: Seen) -> bool:
+        """Whether the node is registered."""
+        return self.node in seen.nodes
+
+    def make(self, direct: Direct, seen: Seen) -> list[Row]:
+        """Claim."""
+        return direct.claim(QUEUE, self.node, seen.nodes[self.node]["epoch"], self.qty)
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Each grant is of the best that the node may run, and none is left out."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        return granted_wrong(before, after, self.node, outcome.value, qty=self.qty)
+
+
+class Settle(OfLease):
+    """The holder of a claim ends it."""
+
+    refusals: ClassVar[frozenset[str]] = frozenset({"QHL01", "QHL02", "QHL03"})
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it runs."""
+        return super().can(seen) and self.of(seen).state == "claimed"
+
+    def token(self, seen: Seen) -> int:
+        """The token that the call brings."""
+        token = self.of(seen).token
+        assert token is not None
+        return token
+
+
+class Complete(Settle):
+    """A claim ends well."""
+
+    verb = "complete"
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Complete it."""
+        return direct.complete(self.lease, self.token(seen))
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """Completed, even if it was asked to stop."""
+        return lease.ended("completed", lease.attempts)
+
+
+class Fail(Settle):
+    """A claim ends in an error; there may be another attempt."""
+
+    verb = "fail"
+    retry = True
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Fail it."""
+        return direct.fail(self.lease, self.token(seen), retry=self.retry)
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """Cancelled if it was, dead without attempts left, else put off or put back."""
+        if lease.stop_reason == "cancelled":
+            return lease.ended("cancelled", lease.attempts)
+        if not self.retry or lease.attempts >= lease.most:
+            return lease.ended("failed", lease.attempts)
+        delay = timedelta(seconds=before.queue["retry"].get("base", 0))
+        return _put_back(lease, lease.attempts, before.now, delay)
+
+
+class GiveUp(Fail):
+    """A claim ends in an error that no other attempt can mend."""
+
+    verb = "give up"
+    retry = False
+
+
+class Release(Settle):
+    """A claim is handed back; it uses up no attempt."""
+
+    verb = "release"
+
+    def __init__(self, lease: str, delay: timedelta = timedelta(0)) -> None:
+        super().__init__(lease)
+        self.delay = delay
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Hand it back."""
+        return direct.release(self.lease, self.token(seen), self.delay)
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """Put back, unless it was cancelled."""
+        if lease.stop_reason == "cancelled":
+            return lease.ended("cancelled", lease.attempts - 1)
+        return _put_back(lease, lease.attempts - 1, before.now, self.delay)
+
+
+class Late(OfLease):
+    """Whoever held the claim before settles with a token that is over."""
+
+    verb = "late complete"
+    refusals = Settle.refusals
+
+    def can(self, seen: Seen) -> bool:
+        """Whether there was a claim before."""
+        return super().can(seen) and self.token(seen) & ((1 << 40) - 1) > 0
+
+    def token(self, seen: Seen) -> int:
+        """The last token that is over."""
+        lease = self.of(seen)
+        [record] = [row for row in seen.rows["lease"] if row["lease_id"] == str(self.lease)]
+        return int(record["claim_token"]) if lease.token is None else lease.token - 1
+
+    def make(self, direct: Direct, seen: Seen) -> Any:
+        """Settle."""
+        return direct.complete(self.lease, self.token(seen))
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """It is refused."""
+        return None
+
+
+class LateInBatch(Late):
+    """The same in a batch, beside whatever else the node holds: only that changes."""
+
+    verb = "late in a batch"
+
+    def make(self, direct: Direct, seen: Seen) -> list[Row]:
+        """Settle."""
+        late = {"lease_id": self.lease, "claim_token": self.token(seen)}
+        return direct.complete_many([late])
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Nothing changes, and the verdict says so."""
+        told = [] if outcome.value else ["no verdict on a token that is over"]
+        return told + _unlike(before, after)
+
+
+class LateFail(Late):
+    """The same with an error."""
+
+    verb = "late fail"
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Settle."""
+        return direct.fail(self.lease, self.token(seen))
+
+
+class Cancel(OfLease):
+    """An operator does not want the lease any more."""
+
+    verb = "cancel"
+    refusals = frozenset({"QHL03"})
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Cancel it."""
+        return direct.cancel(self.lease)
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """Cancelled at once if it waits; a claim is asked to stop, and ends in its timeout."""
+        if lease.state in ("completed", "failed"):
+            return None
+        if lease.state != "claimed":
+            return lease.ended("cancelled", lease.attempts)
+        assert lease.expires_at is not None
+        return replace(
+            lease,
+            stop_reason="cancelled",
+            stop_at=min(lease.stop_at or before.now, before.now),
+            expires_at=min(lease.expires_at, before.now + claim_timeout(before, self.lease)),
+        )
+
+
+class Requeue(OfLease):
+    """An operator gives a dead lease a fresh set of attempts."""
+
+    verb = "requeue"
+    refusals = frozenset({"QHL03", "QHL07"})
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is over, well or badly."""
+        return super().can(seen) and self.of(seen).state in FINISHED
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Requeue it."""
+        return direct.requeue(self.lease)
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """Pending, with no attempt used, and without a deadline that is over."""
+        if lease.state == "completed":
+            return None
+        is_late = lease.deadline is not None and lease.deadline <= before.now
+        return replace(
+            lease, state="pending", attempts=0, deadline=None if is_late else lease.deadline
+        )
+
+
+class Update(OfLease):
+    """A producer changes its mind about a lease that waits."""
+
+    verb = "update"
+    refusals = frozenset({"QHL03", "QHL07"})
+
+    def __init__(self, lease: str, priority: int) -> None:
+        super().__init__(lease)
+        self.name = f"update {lease} to {priority}"
+        self.priority = priority
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Change it."""
+        return direct.update(self.lease, {"priority": self.priority})
+
+    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
+        """Of the new priority, claimable if it is due."""
+        if lease.state not in WAITING:
+            return None
+        is_due = lease.due is not None and lease.due <= before.now
+        state = "pending" if is_due else "scheduled"
+        return replace(lease, priority=self.priority, state=state)
+
+
+class Spawn(Step):
+    """A producer spawns a lease."""
+
+    def __init__(self, lease: str, options: Mapping[str, Any] | None = None) -> None:
+        self.name = f"spawn {lease}"
+        self.lease = lease_id(lease)
+        self.options = {"lease_id": str(self.lease)} | dict(options or {})
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is not there yet."""
+        return self.lease not in seen.leases
+
+    def make(self, direct: Direct, seen: Seen) -> Row:
+        """Spawn it."""
+        return direct.spawn(QUEUE, self.options)
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """It is there, and nothing else has changed."""
+        found = after.leases.get(self.lease)
+        if found is None or found.state not in WAITING or found.attempts or found.grants:
+            return [f"what was spawned is {found}"]
+        return _unlike(before, after)
+
+
+class Adopt(Spawn):
+    """Work that runs on a node already is recorded; it counts like any claim."""
+
+    def __init__(self, lease: str, node: str) -> None:
+        super().__init__(lease)
+        self.name = f"adopt {lease} on {node}"
+        self.node = node_id(node)
+
+    def make(self, direct: Direct, seen: Seen) -> Row:
+        """Adopt it."""
+        return direct.adopt(QUEUE, self.node, self.options)
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """It runs there, and nothing else has changed."""
+        found = after.leases.get(self.lease)
+        if found is None or (found.state, found.node) != ("claimed", self.node):
+            return [f"what was adopted is {found}"]
+        return _unlike(before, after)
+
+
+class Heartbeat(Step):
+    """A node extends all that it holds."""
+
+    def __init__(self, node: str) -> None:
+        self.name = f"heartbeat {node}"
+        self.node = node_id(node)
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it would change anything."""
+        return any(
+            lease.node == self.node and lease.expires_at != _extended(seen, key, lease)
+            for key, lease in seen.leases.items()
+        )
+
+    def make(self, direct: Direct, seen: Seen) -> list[Row]:
+        """Give a sign of life."""
+        held = [row for row in seen.rows["claim"] if row["node_id"] == str(self.node)]
+        return direct.heartbeat(self.node, seen.nodes[self.node]["epoch"], held)
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Each claim is extended by its timeout, and the verdict says whether to stop."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        held = {key: one for key, one in before.leases.items() if one.node == self.node}
+        verdicts = {row["lease_id"]: row["verdict"] for row in outcome.value}
+        should = {
+            key: one.stop_reason if one.stop_at is not None and one.stop_at <= before.now else "ok"
+            for key, one in held.items()
+        }
+        wrong = [f"verdicts {verdicts}, not {should}"] if verdicts != should else []
+        later = {
+            key: replace(one, expires_at=_extended(before, key, one)) for key, one in held.items()
+        }
+        return wrong + _unlike(before, after, later)
+
+
+class Reap(Step):
+    """A sweep: all that is due happens."""
+
+    name = "reap"
+
+    def make(self, direct: Direct, seen: Seen) -> Row:
+        """Sweep."""
+        return direct.reap()
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """What is due has happened, and nothing else."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        return _unlike(before, after, {k: reaped(one, before) for k, one in before.leases.items()})
+
+
+class Wait(Step):
+    """Time passes until something is due."""
+
+    name = "wait"
+
+    def can(self, seen: Seen) -> bool:
+        """Whether time alone changes anything."""
+        return next_event(seen, span(seen.queue["patience"])) is not None
+
+    def make(self, direct: Direct, seen: Seen) -> None:
+        """Move the clock to the next moment at which anything happens."""
+        ahead = next_event(seen, span(seen.queue["patience"]))
+        direct.conn.execute("update hwqueue.test_clock set offset_by = offset_by + %s", [ahead])
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Nobody has done anything."""
+        return _unlike(before, after)
+
+
+class OfNode(Step):
+    """An operator's call about a node that changes no lease."""
+
+    verb: ClassVar[str]
+
+    def __init__(self, node: str) -> None:
+        self.name = f"{self.verb} {node}"
+        self.node = node_id(node)
+
+    def can(self, seen: Seen) -> bool:
+        """Whether the node is registered."""
+        return self.node in seen.nodes
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """No lease has changed."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        return _unlike(before, after)
+
+
+class Cordon(OfNode):
+    """The node gets nothing new."""
+
+    verb = "cordon"
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is not cordoned."""
+        return super().can(seen) and seen.nodes[self.node]["cordoned_at"] is None
+
+    def make(self, direct: Direct, seen: Seen) -> None:
+        """Cordon it."""
+        direct.conn.execute("select hwqueue.cordon_node(p_node => %s)", [self.node])
+
+
+class Uncordon(Cordon):
+    """The node gets work again."""
+
+    verb = "uncordon"
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is cordoned."""
+        return self.node in seen.nodes and not super().can(seen)
+
+    def make(self, direct: Direct, seen: Seen) -> None:
+        """Uncordon it."""
+        direct.conn.execute("select hwqueue.uncordon_node(p_node => %s)", [self.node])
+
+
+class Drain(Cordon):
+    """The node gets nothing new, and what runs there is asked to stop."""
+
+    verb = "drain"
+
+    def make(self, direct: Direct, seen: Seen) -> None:
+        """Drain it."""
+        direct.drain(self.node, timedelta(seconds=10))
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Its claims are asked to stop, those that were asked before as they were."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        asked = {
+            key: replace(one, stop_at=before.now, stop_reason="preempted")
+            for key, one in before.leases.items()
+            if one.node == self.node and (one.stop_at is None or one.stop_at > before.now)
+        }
+        return _unlike(before, after, asked)
+
+
+class Restart(OfNode):
+    """Another instance registers the node: what the old one held has ended, one attempt used."""
+
+    verb = "restart"
+
+    def make(self, direct: Direct, seen: Seen) -> int:
+        """Register it under another instance."""
+        node = seen.nodes[self.node]
+        other = "second" if node["instance_id"] == "first" else "first"
+        spec = {key: node[key] for key in ("name", "labels", "taints", "slots") if node[key]}
+        capacity = {k: node[k] for k in ("cpu_milli", "memory_mib") if node[k] is not None}
+        spec |= {} if node["rack"] is None else {"rack": node["rack"]}
+        gpus = [{"resource_id": gpu, "model": "T4", "memory_mib": 16384} for gpu in node["gpu_ids"]]
+        spec |= {"capacity": capacity | node["custom"], "gpus": gpus, "instance_id": other}
+        return direct.register(self.node, spec)
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """Its claims are over."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        over = {
+            key: one.ended("cancelled", one.attempts)
+            if one.stop_reason == "cancelled"
+            else one.ended("pending" if one.attempts < one.most else "failed", one.attempts)
+            for key, one in before.leases.items()
+            if one.node == self.node
+        }
+        return _unlike(before, after, over)
+
+
+class Pause(Step):
+    """The queue gives nothing."""
+
+    name = "pause"
+    is_paused = False
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is not so already."""
+        return (seen.queue["paused_at"] is not None) == self.is_paused
+
+    def make(self, direct: Direct, seen: Seen) -> None:
+        """Pause it."""
+        direct.conn.execute("select hwqueue.pause_queue(p_queue => %s)", [QUEUE])
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """No lease has changed."""
+        return _unlike(before, after)
+
+
+class Resume(Pause):
+    """The queue gives again."""
+
+    name = "resume"
+    is_paused = True
+
+    def make(self, direct: Direct, seen: Seen) -> None:
+        """Resume it."""
+        direct.conn.execute("select hwqueue.resume_queue(p_queue => %s)", [QUEUE])
+
+
+class Relay(Step):
+    """A node completes all that it holds and claims the next, in one call."""
+
+    def __init__(self, node: str) -> None:
+        self.name = f"settle and claim {node}"
+        self.node = node_id(node)
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it holds anything."""
+        return any(lease.node == self.node for lease in seen.leases.values())
+
+    def make(self, direct: Direct, seen: Seen) -> list[Row]:
+        """Settle and claim."""
+        held = [row for row in seen.rows["claim"] if row["node_id"] == str(self.node)]
+        return direct.settle_and_claim(QUEUE, self.node, seen.nodes[self.node]["epoch"], held)
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """All that it held is completed, and what it was granted it may run."""
+        if outcome.refused:
+            return [f"refused with {outcome.refused}"]
+        held = {
+            key: one.ended("completed", one.attempts)
+            for key, one in before.leases.items()
+            if one.node == self.node
+        }
+        settled = [row for row in outcome.value if row["kind"] == "settled"]
+        wrong = [f"settled: {row}" for row in settled if row["verdict"] != "ok"]
+        claimed = [row for row in outcome.value if row["kind"] == "claimed"]
+        return wrong + granted_wrong(before, after, self.node, claimed, settled=held)
+
+
+def granted_wrong(
+    before: Seen,
+    after: Seen,
+    node: UUID,
+    rows: list[Row],
+    *,
+    qty: int = 1,
+    settled: Expected | None = None,
+) -> list[str]:
+    """What is wrong with what a node was granted, or not granted; `settled` was before that."""
+    granted: list[UUID] = [row["lease_id"] for row in rows]
+    wrong = [line for row in rows for line in _misgranted(before, after, node, row)]
+    for lease, (should, now) in changes(before, after, settled).items():
+        if lease not in granted and not any(same(now, one) for one in may_become(should, before)):
+            wrong.append(f"{now}, not {should}")
+    if len(granted) > qty:
+        wrong.append(f"granted {len(granted)}, asked for {qty}")
+    if len(granted) < qty:
+        return wrong + [
+            f"not granted: {after.leases[lease]}"
+            for lease in after.order
+            if is_due(before.leases[lease], before) and not _forbidden(before, after, lease, node)
+        ]
+    last = max(before.order.get(lease, (0, 0)) for lease in granted)
+    return wrong + [
+        f"passed by: {after.leases[lease]}"
+        for lease in after.order
+        if is_due(before.leases[lease], before)
+        and before.order.get(lease, last) < last
+        and _are_alike(after, [lease, *granted])
+        and not _forbidden(before, after if settled or qty > 1 else before, lease, node)
+    ]
+
+
+def _misgranted(before: Seen, after: Seen, node: UUID, row: Row) -> list[str]:
+    """What is wrong with one grant."""
+    key = row["lease_id"]
+    lease, now = before.leases[key], after.leases[key]
+    should = replace(
+        lease,
+        state="claimed",
+        attempts=lease.attempts + 1,
+        grants=lease.grants + 1,
+        due=None,
+        node=node,
+        token=row["claim_token"],
+        expires_at=before.now + claim_timeout(before, key),
+        stop_at=now.stop_at,  # beside a taint that it tolerates for a time
+        stop_reason=now.stop_reason,
+    )
+    wrong = [] if is_due(lease, before) else [f"granted {lease}"]
+    wrong += [] if same(now, should) else [f"granted {now}, not {should}"]
+    why = _forbidden(before, after, key, node)
+    return wrong + ([f"granted in spite of {why}: {now}"] if why else [])
+
+
+def _are_alike(seen: Seen, leases: list[UUID]) -> bool:
+    """Whether only the order of the queue decides between them: none of them prefers anything."""
+    return not any("prefer" in seen.facts[lease].placement for lease in leases)
+
+
+def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
+    """Why the node may not run the lease beside all others that run then; empty if it may."""
+    row = beside.nodes[node]
+    if row["cordoned_at"] is not None:
+        return "a cordon"
+    if beside.queue["paused_at"] is not None:
+        return "a pause"
+    facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
+    if not fits(facts.placement, beside.places[node], others):
+        return "no room"
+    running = tuple(c for c in beside.cluster.running if c.lease.lease_id != lease)
+    if rules := may_run(facts, beside.places[node], replace(beside.cluster, running=running)):
+        return ", ".join(rules)
+    return "patience" if _waits(before, beside, lease, node) else ""
+
+
+def _waits(before: Seen, beside: Seen, lease: UUID, node: UUID) -> bool:
+    """Whether the lease waits for a better node that lives and is large enough."""
+    facts = beside.facts[lease]
+    if "prefer" not in facts.placement:
+        return False
+    scores = {
+        other: preference(facts, place, beside.cluster)
+        for other, place in beside.places.items()
+        if (other == node or _is_open(beside, other))
+        and fits(facts.placement, place, [])
+        and not may_run(facts, place, beside.cluster) & {Rule.NODE, Rule.TAINT}
+    }
+    best, here, worst = max(scores.values()), scores[node], min(scores.values())
+    if best <= here:
+        return False
+    wait = span(before.queue["patience"]) * ((best - here) / (best - worst))
+    due = before.leases[lease].due
+    return due is not None and due + wait > before.now
+
+
+def _is_open(seen: Seen, node: UUID) -> bool:
+    return seen.is_live(node) and seen.nodes[node]["cordoned_at"] is None
+
+
+def claim_timeout(seen: Seen, lease: UUID) -> timedelta:
+    """How long a claim of the lease lasts without a heartbeat."""
+    [row] = [row for row in seen.rows["lease"] if row["lease_id"] == str(lease)]
+    return span(row["claim_timeout"] or seen.queue["claim_timeout"])
+
+
+def spawned(direct: Direct, leases: Mapping[str, Mapping[str, Any]]) -> None:
+    """Spawn the leases of a world; `deadline_in`: seconds from now."""
+    row = direct.conn.execute("select hwqueue.clock()").fetchone()
+    assert row is not None
+    for name, options in leases.items():
+        given = {"lease_id": str(lease_id(name))} | dict(options)
+        if (after := given.pop("deadline_in", None)) is not None:
+            given["deadline"] = (row[0] + timedelta(seconds=after)).isoformat()
+        direct.spawn(QUEUE, given)
+
+
+def set_policy(direct: Direct, policy: Mapping[str, Any]) -> None:
+    """Change the policy of the world's queue."""
+    direct.conn.execute("select hwqueue.set_queue_policy(%s, %s)", [QUEUE, Jsonb(policy)])
+
+
+def _put_back(lease: LeaseSeen, attempts: int, now: datetime, delay: timedelta) -> LeaseSeen:
+    if not delay:
+        return lease.ended("pending", attempts)
+    return lease.ended("scheduled", attempts, now + delay)
+
+
+def _extended(seen: Seen, key: UUID, lease: LeaseSeen) -> datetime:
+    assert lease.expires_at is not None
+    return max(lease.expires_at, seen.now + claim_timeout(seen, key))
+
+
+def _unlike(before: Seen, after: Seen, expected: Expected | None = None) -> list[str]:
+    """How the leases differ from what they were, or should be."""
+    found = changes(before, after, expected)
+    gone = before.leases.keys() - after.leases.keys()
+    return [f"{now}, not {should}" for should, now in found.values()] + [
+        f"{lease} is gone" for lease in gone
+    ]

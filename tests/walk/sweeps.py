@@ -1,0 +1,94 @@
+"""What upkeep may do to a lease that nobody calls for: due, deadline, expiry."""
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+from tests.walk.seen import LeaseSeen, Seen, span
+
+
+def swept(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
+    """The lease after a whole sweep."""
+    if lease.state == "claimed":
+        return _expired(lease, seen)
+    if lease.state == "scheduled" and _is_over(lease, seen):
+        return replace(lease, state="pending")
+    return lease
+
+
+def late(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
+    """The lease after a look at deadlines."""
+    waits = lease.state in ("pending", "scheduled")
+    if waits and lease.deadline is not None and lease.deadline <= seen.now:
+        return lease.ended("failed", lease.attempts)
+    return lease
+
+
+def reaped(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
+    """The lease after reap: what was claimed does not meet its deadline before the next one."""
+    after = swept(lease, seen)
+    return after if lease.state == "claimed" else late(after, seen)
+
+
+def may_become(lease: LeaseSeen, seen: Seen) -> list[LeaseSeen]:
+    """The lease after a call that does a part of the upkeep, or none of it."""
+    due = swept(lease, seen)
+    return [lease, due, late(lease, seen), late(due, seen)]
+
+
+def is_due(lease: LeaseSeen, seen: Seen) -> bool:
+    """Whether it could be granted at this moment, were there room."""
+    return (
+        lease.state in ("pending", "scheduled")
+        and _is_over(lease, seen)
+        and (lease.deadline is None or lease.deadline > seen.now)
+    )
+
+
+def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
+    """How long until time alone changes something: an end, a due time, a deadline, patience."""
+    moments = []
+    for lease in seen.leases.values():
+        if lease.expires_at is not None:
+            moments += [lease.expires_at, lease.expires_at + span(seen.queue["reap_grace"])]
+            moments += [] if lease.stop_at is None else [lease.stop_at]
+        elif lease.due is not None:
+            moments += [lease.due, lease.due + patience]
+            moments += [] if lease.deadline is None else [lease.deadline]
+    ahead = [moment - seen.now for moment in moments if moment > seen.now]
+    return min(ahead, default=None)
+
+
+def changes(
+    before: Seen, after: Seen, expected: dict[UUID, LeaseSeen] | None = None
+) -> dict[UUID, tuple[LeaseSeen, LeaseSeen]]:
+    """Leases that are not what was expected: what they should be, and what they are."""
+    should = before.leases | (expected or {})
+    return {
+        lease: (should[lease], now)
+        for lease, now in after.leases.items()
+        if lease in should and not same(should[lease], now)
+    }
+
+
+def same(one: LeaseSeen, other: LeaseSeen) -> bool:
+    """Whether they differ in nothing but since when a pending lease is claimable."""
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(lease: LeaseSeen) -> tuple[object, ...]:
+    due = lease.due if lease.state == "scheduled" else None
+    return (*{**vars(lease), "due": due}.values(),)
+
+
+def _expired(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
+    assert lease.expires_at is not None
+    if lease.expires_at + span(seen.queue["reap_grace"]) > seen.now:
+        return lease
+    if lease.stop_reason == "cancelled":
+        return lease.ended("cancelled", lease.attempts)
+    return lease.ended("pending" if lease.attempts < lease.most else "failed", lease.attempts)
+
+
+def _is_over(lease: LeaseSeen, seen: Seen) -> bool:
+    return lease.due is not None and lease.due <= seen.now

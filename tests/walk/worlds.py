@@ -1,0 +1,338 @@
+"""The worlds, one for each feature. A new feature adds its own: nodes, leases, calls.
+
+Small on purpose: each lease and each node more multiplies the states.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from tests.direct import Direct
+from tests.walk import steps as s
+from tests.walk.names import QUEUE, lease_id, node_id
+
+Options = Mapping[str, Any]
+_POLICY: Options = {
+    "max_attempts": 2,
+    "claim_timeout": 30,
+    "retry": {"kind": "fixed", "base": 5, "jitter": 0},
+    "patience": 0,
+    # scores that only preferences decide
+    "weights": {"affinity": 1, "fit": 0, "spread": 0},
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """What there is at the beginning, and the calls that may be made.
+
+    `memory`: how many seconds something may be past before it no longer matters how long. `near`:
+    how many calls from the beginning are walked in every run of the tests.
+    """
+
+    name: str
+    nodes: Mapping[str, Options]
+    leases: Mapping[str, Options]
+    steps: Sequence[s.Step]
+    policy: Options = field(default_factory=dict)
+    memory: float = 0
+    near: int = 4
+
+    def build(self, direct: Direct) -> None:
+        """Make it, in transactions that have ended before the walk: terms are in force then."""
+        direct.create_queue(QUEUE, {**_POLICY, **self.policy})
+        for name, spec in self.nodes.items():
+            always = {"name": name, "instance_id": "first", "heartbeat_timeout": 3600}
+            direct.register(node_id(name), {**always, **spec})
+        s.spawned(direct, self.leases)
+        direct.settle_terms()
+
+
+def every(kind: type[s.OfLease], leases: str) -> list[s.Step]:
+    """The same call about each of the leases, which have names of one letter."""
+    return [kind(lease) for lease in leases]
+
+
+def _leases(app: str, **more: Any) -> dict[str, Any]:
+    """An expression about leases with that label, by rack."""
+    return {"leases": {"labels": {"app": app}}, "domain": "rack", **more}
+
+
+def _require(*exprs: dict[str, Any], app: str = "") -> Options:
+    return {"placement": {"require": list(exprs)}, "labels": {"app": app} if app else {}}
+
+
+def _needs(**resources: int) -> Options:
+    return {"placement": {"resources": resources}}
+
+
+# Whoever asks gets the best that is there; tokens fence; a lease that is put back goes to the end.
+PLAIN = World(
+    "plain",
+    nodes={"n": {}, "m": {}},
+    leases={"a": {}, "b": {"priority": 1}, "c": {}},
+    steps=[
+        s.Claim("n"),
+        s.Claim("m", 2),
+        *every(s.Complete, "bc"),
+        s.Release("a"),
+        s.Late("a"),
+        s.LateInBatch("a"),
+        s.Update("c", 2),
+        s.Relay("m"),
+    ],
+)
+
+# Amounts, slots and devices are never given twice, and are there again when a claim has ended.
+COUNTED = World(
+    "counted",
+    nodes={
+        "n": {"capacity": {"cpu_milli": 2000, "memory_mib": 100, "tape": 1}, "slots": 2},
+        "m": {
+            "capacity": {"cpu_milli": 1500},
+            "gpus": [{"resource_id": str(node_id("gpu")), "model": "T4", "memory_mib": 16384}],
+        },
+    },
+    leases={
+        "a": _needs(cpu_milli=1500),
+        "b": _needs(cpu_milli=1000, memory_mib=80),
+        "c": _needs(gpu_milli=600, memory_mib=80),
+        "d": _needs(gpu_milli=600),
+        "e": _needs(tape=1, memory_mib=80),
+    },
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        *every(s.Complete, "abd"),
+        *every(s.Release, "ce"),
+        s.Restart("m"),
+    ],
+)
+
+# Away holds both ways, and no domain gets more than its limit.
+TERMS = World(
+    "terms",
+    nodes={"n": {"rack": 0}, "m": {"rack": 0}, "o": {"rack": 1}},
+    leases={
+        "a": {"labels": {"app": "x"}},
+        "b": _require(_leases("x", away=True)),
+        "c": {
+            "labels": {"app": "x"},
+            "placement": {
+                "spread": [
+                    {
+                        "domain": "rack",
+                        "max_per_domain": 1,
+                        "select": {"labels": {"app": "x"}},
+                    }
+                ]
+            },
+        },
+    },
+    steps=[
+        *(s.Claim(node) for node in "nmo"),
+        *every(s.Complete, "ac"),
+        *every(s.Release, "bc"),
+        s.Fail("a"),
+        s.Wait(),
+        s.Reap(),
+    ],
+)
+
+# Toward a group and toward a lease by name: where it runs, or has succeeded.
+TOWARD = World(
+    "toward",
+    nodes={"n": {"rack": 0}, "m": {"rack": 0}, "o": {"rack": 1}},
+    leases={
+        "a": {"labels": {"app": "x"}},
+        "b": _require(_leases("x"), app="x"),
+        "c": _require({"lease": str(lease_id("a")), "domain": "rack"}),
+    },
+    steps=[
+        *(s.Claim(node) for node in "nmo"),
+        *every(s.Complete, "abc"),
+        *every(s.Release, "abc"),
+    ],
+)
+
+# No domain gets ahead of the others by more than the skew.
+SKEW = World(
+    "skew",
+    nodes={"n": {"rack": 0}, "m": {"rack": 1}},
+    leases={
+        name: {
+            "labels": {"app": "x"},
+            "placement": {
+                "spread": [
+                    {"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "x"}}},
+                ]
+            },
+        }
+        for name in "abc"
+    },
+    steps=[
+        s.Claim("n"),
+        s.Claim("m", 2),
+        *every(s.Complete, "ab"),
+        *every(s.Release, "bc"),
+        s.Cordon("m"),
+        s.Uncordon("m"),
+    ],
+)
+
+# A lease waits for a better node, no longer than its patience, and only while that node is open.
+PATIENCE = World(
+    "patience",
+    policy={"patience": 10},
+    nodes={"n": {"labels": {"zone": "a"}}, "m": {"labels": {"zone": "b"}}},
+    leases={
+        "a": {
+            "placement": {
+                "prefer": [
+                    {"weight": 100, "when": {"label": "zone", "op": "in", "values": ["a"]}},
+                    {"weight": 50, "when": {"label": "zone", "op": "in", "values": ["b"]}},
+                ]
+            }
+        },
+        "b": {},
+    },
+    steps=[
+        s.Claim("n"),
+        s.Claim("m"),
+        *every(s.Complete, "ab"),
+        *every(s.Release, "ab"),
+        s.Cordon("n"),
+        s.Uncordon("n"),
+        s.Update("a", 1),
+        s.Wait(),
+    ],
+    memory=10,
+)
+
+# A claim that nobody heartbeats is over after its grace, and uses up an attempt.
+EXPIRY = World(
+    "expiry",
+    policy={"reap_grace": 5},
+    nodes={"n": {"capacity": {"cpu_milli": 1000}}, "m": {}},
+    leases={"a": {}, "b": _needs(cpu_milli=1000)},
+    steps=[
+        s.Claim("n"),
+        s.Claim("m"),
+        *every(s.Complete, "ab"),
+        s.Heartbeat("n"),
+        s.Late("a"),
+        s.Wait(),
+        s.Reap(),
+    ],
+    memory=30,
+)
+
+# A failed attempt is put off, the last one is the end, and a requeued lease begins again.
+RETRIES = World(
+    "retries",
+    nodes={"n": {}, "m": {}},
+    leases={"a": {}, "b": {"max_attempts": 1}},
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        *every(s.Fail, "ab"),
+        s.GiveUp("a"),
+        s.Complete("b"),
+        *every(s.Requeue, "ab"),
+        s.LateFail("a"),
+        s.Wait(),
+        s.Reap(),
+    ],
+)
+
+# What is cancelled ends: at once if it waits, when its worker hears of it, or when it expires.
+CANCEL = World(
+    "cancel",
+    nodes={"n": {}, "m": {"slots": 1}},
+    leases={"a": {}, "b": {"claim_timeout": 20}},
+    steps=[
+        s.Claim("n"),
+        s.Claim("m"),
+        *every(s.Cancel, "ab"),
+        s.Complete("a"),
+        s.Fail("a"),
+        s.Release("b"),
+        s.Heartbeat("m"),
+        s.Requeue("a"),
+        s.Wait(),
+        s.Reap(),
+    ],
+)
+
+# A node that is drained gets nothing new; what another instance of it held is over.
+DRAIN = World(
+    "drain",
+    nodes={"n": {}, "m": {"capacity": {"cpu_milli": 1000}}},
+    leases={"a": {}, "b": _needs(cpu_milli=600), "c": _needs(cpu_milli=600)},
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        *every(s.Complete, "ab"),
+        s.Release("c"),
+        s.Drain("m"),
+        s.Uncordon("m"),
+        s.Cordon("n"),
+        s.Restart("m"),
+        s.Heartbeat("m"),
+    ],
+)
+
+# What is not due is not given, what is too late fails, a paused queue gives nothing.
+DUE = World(
+    "due",
+    nodes={"n": {}, "m": {"slots": 2}},
+    leases={"a": {"delay": 10}, "b": {"deadline_in": 20}, "c": {"delay": 10, "deadline_in": 15}},
+    steps=[
+        s.Claim("n"),
+        s.Claim("m", 2),
+        *every(s.Complete, "ab"),
+        s.Release("b", timedelta(seconds=15)),
+        s.Update("a", 1),
+        s.Pause(),
+        s.Resume(),
+        s.Wait(),
+        s.Reap(),
+    ],
+)
+
+# Leases that come while others run, and work that is adopted past all checks.
+SPAWN = World(
+    "spawn",
+    nodes={"n": {"slots": 1}, "m": {}},
+    leases={"a": {}},
+    steps=[
+        s.Spawn("b"),
+        s.Spawn("c", {"priority": 1}),
+        s.Adopt("d", "m"),
+        s.Claim("n"),
+        s.Claim("m"),
+        *every(s.Complete, "ad"),
+        s.Release("d"),
+        s.Cancel("b"),
+        s.Relay("n"),
+    ],
+)
+
+WORLDS = {
+    world.name: world
+    for world in (
+        PLAIN,
+        COUNTED,
+        TERMS,
+        TOWARD,
+        SKEW,
+        PATIENCE,
+        EXPIRY,
+        RETRIES,
+        CANCEL,
+        DRAIN,
+        DUE,
+        SPAWN,
+    )
+}
