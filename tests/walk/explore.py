@@ -9,13 +9,9 @@ import psycopg
 from tests.direct import Direct
 from tests.walk.canonical import Key, key_of
 from tests.walk.ground import Ground, Mark
-from tests.walk.names import QUEUE
 from tests.walk.rules import broken
 from tests.walk.seen import Seen
 from tests.walk.steps import Outcome, Step
-
-_ROUNDS = 12  # of claiming and completing until a world is empty
-_LEFT_OPEN = "select walk.left_open(%s, %s)"
 
 
 class BrokenRuleError(AssertionError):
@@ -79,32 +75,37 @@ class Walk:
 
     def _visit(self, here: Seen) -> None:
         """Make every call from here."""
+        mark = self.ground.mark(here)
         for step in self.steps:
             if not step.can(here):
                 continue
             if self.report.states >= self.most:
                 self.report.is_exhausted = False
-                return
-            mark = self.ground.mark(here)
+                break
             self.path.append(step.name)
-            there = self._take(step, here, mark)
-            if self._meet(there):
-                if len(self.path) < self.depth:
-                    self._visit(there)
-                else:
-                    self.report.is_exhausted = False
+            if there := self._take(step, here, mark):
+                if self._meet(there):
+                    self._go_on(there)
+                self.ground.back(mark, there)
             self.path.pop()
-            self.ground.back(mark, there)
+        self.ground.drop(mark)
 
-    def _take(self, step: Step, here: Seen, mark: Mark) -> Seen:
-        """Make one call and check what it did."""
+    def _go_on(self, there: Seen) -> None:
+        if len(self.path) < self.depth:
+            self._visit(there)
+        else:
+            self.report.is_exhausted = False
+
+    def _take(self, step: Step, here: Seen, mark: Mark) -> Seen | None:
+        """Make one call and check what it did; None: it was refused, and nothing has changed."""
+        self.report.calls += 1
         try:
             outcome = Outcome(self.ground.call(mark, lambda: step.make(self._direct, here)))
         except psycopg.DatabaseError as error:
-            outcome = Outcome(refused=error.sqlstate)
             self.report.refusals += 1
+            self._hold(step.wrong(here, here, Outcome(refused=error.sqlstate)))
+            return None
         there = self.ground.look()
-        self.report.calls += 1
         self._hold(step.wrong(here, there, outcome))
         return there
 
@@ -121,13 +122,7 @@ class Walk:
         if known is None:
             self.report.states += 1
             self._hold(broken(self.ground.conn, there))
-            self._hold(self._left_open())
         return True
-
-    def _left_open(self) -> list[str]:
-        """Leases that cannot end any more."""
-        with self.ground.conn.transaction(force_rollback=True):
-            return [row[0] for row in self.ground.conn.execute(_LEFT_OPEN, [QUEUE, _ROUNDS])]
 
     def _hold(self, wrong: list[str]) -> None:
         if wrong:

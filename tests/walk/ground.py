@@ -27,9 +27,10 @@ _TABLES = """
 """
 
 
-# before each call: chance takes the same way each time
+# with each mark and each way back: chance takes the same way each time
 _SEED = "select setseed(0.5)"
 _SET = "savepoint {0}; select setseed(0.5)"
+_BACK = "rollback to savepoint {0}; select setseed(0.5)"
 
 
 class Ground(Protocol):
@@ -47,10 +48,13 @@ class Ground(Protocol):
         """A way back to what is there now, which the caller has looked at."""
 
     def call(self, mark: "Mark", make: Callable[[], T]) -> T:
-        """Make a call just after the mark; one that is refused changes nothing."""
+        """Make a call from the mark; one that is refused changes nothing."""
 
     def back(self, mark: "Mark", now: Seen) -> None:
-        """Go back from what is there now; this mark and later ones are gone."""
+        """Go back from what is there now; later marks are gone."""
+
+    def drop(self, mark: "Mark") -> None:
+        """Let go of the last mark, which nobody comes back to."""
 
 
 class Mark:
@@ -103,7 +107,7 @@ class _Tables:
             if rows[name] != instead_of[name]
         ]
         # sent as one, which is one transaction
-        self.conn.execute(sql.SQL("; ").join(commands))
+        self.conn.execute(sql.SQL("; ").join([*commands, sql.SQL(_SEED)]))
 
 
 class Savepoints:
@@ -125,15 +129,17 @@ class Savepoints:
         try:
             return make()
         except psycopg.DatabaseError:
-            self.conn.execute(_in_place("rollback to savepoint {0}", mark.number))
+            self.conn.execute(_in_place(_BACK, mark.number))
             raise
 
     def back(self, mark: Mark, now: Seen) -> None:
         """Roll back to the savepoint."""
+        self.conn.execute(_in_place(_BACK, mark.number))
+
+    def drop(self, mark: Mark) -> None:
+        """Release the savepoint."""
         self._depth = mark.number - 1
-        self.conn.execute(
-            _in_place("rollback to savepoint {0}; release savepoint {0}", mark.number)
-        )
+        self.conn.execute(_in_place("release savepoint {0}", mark.number))
 
 
 class Commits:
@@ -156,6 +162,9 @@ class Commits:
     def back(self, mark: Mark, now: Seen) -> None:
         """Write the rows back that have changed."""
         self._tables.write(mark.rows, now.rows)
+
+    def drop(self, mark: Mark) -> None:
+        """Nothing is held for it."""
 
 
 def _in_place(command: LiteralString, number: int) -> sql.Composed:

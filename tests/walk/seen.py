@@ -3,7 +3,7 @@
 Read from the rows themselves, not by the queue's own functions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -156,15 +156,24 @@ class Seen:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """Who runs where, for the oracle; what has expired is still there."""
-        return Cluster(self.places, self._running(), self._services(), self._succeeded())
+        """Who runs where, for the oracle; what was asked to stop or has expired is leaving."""
+        return self._cluster(lambda one: _is_over(one.expires_at, self.now))
 
-    def _running(self) -> tuple[Running, ...]:
+    @cached_property
+    def kept_cluster(self) -> Cluster:
+        """The same, but what has expired stays: a heartbeat may bring it back."""
+        return self._cluster(lambda one: False)
+
+    def _cluster(self, is_over: Callable[[LeaseSeen], bool]) -> Cluster:
+        running = self._running(is_over)
+        return Cluster(self.places, running, self._services(), self._succeeded())
+
+    def _running(self, is_over: Callable[[LeaseSeen], bool]) -> tuple[Running, ...]:
         return tuple(
             Running(
                 self.facts[lease],
                 seen.node,
-                is_leaving=_is_over(seen.stop_at, self.now) or _is_over(seen.expires_at, self.now),
+                is_leaving=_is_over(seen.stop_at, self.now) or is_over(seen),
             )
             for lease, seen in self.leases.items()
             if seen.node is not None

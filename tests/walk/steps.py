@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from tests.direct import Direct, Row
 from tests.oracle.capacity import fits
+from tests.oracle.cluster import Cluster
 from tests.oracle.occupancy import Rule, may_run, preference
 from tests.walk.names import QUEUE, lease_id, node_id
 from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
@@ -654,10 +655,18 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
     if not fits(facts.placement, beside.places[node], others):
         return "no room"
-    running = tuple(c for c in beside.cluster.running if c.lease.lease_id != lease)
-    if rules := may_run(facts, beside.places[node], replace(beside.cluster, running=running)):
+    place = beside.places[node]
+    rules = may_run(facts, place, _without(lease, beside.cluster)) - {Rule.MAX_PER_DOMAIN}
+    # a limit counts what has expired: a heartbeat may bring it back
+    rules |= may_run(facts, place, _without(lease, beside.kept_cluster)) & {Rule.MAX_PER_DOMAIN}
+    if rules:
         return ", ".join(rules)
     return "patience" if _waits(before, beside, lease, node) else ""
+
+
+def _without(lease: UUID, cluster: Cluster) -> Cluster:
+    running = tuple(claim for claim in cluster.running if claim.lease.lease_id != lease)
+    return replace(cluster, running=running)
 
 
 def _waits(before: Seen, beside: Seen, lease: UUID, node: UUID) -> bool:

@@ -225,7 +225,7 @@ EXPIRY = World(
         s.Wait(),
         s.Reap(),
     ],
-    memory=30,
+    memory=5,
 )
 
 # A failed attempt is put off, the last one is the end, and a requeued lease begins again.
