@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.walk.seen import Row, Seen, time
+from tests.walk.seen import Row, Seen, span, time
 
 
 def _names(text: str) -> frozenset[str]:
@@ -25,15 +25,18 @@ LEFT_OUT = _names("""
 _GROWS = _names("""
     version updates claim_token claim_count range_id fleet_id floor_id judged_xid noted_before
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
-    stands_until server_started_at storage_path error
+    stands_until server_started_at storage_path error moved_xid tried_class
 """)
 # A lease's row while its entry or its claim says it.
 _ELSEWHERE = _names("position available_at")
-_XIDS = _names("created_xid written_xid moved_xid dropped_xid")
+_XIDS = _names("created_xid written_xid dropped_xid")
 _XID_MARKS = _names("classes_seen next_xid barrier")
 _UNSEEN = _names("unseen classes_unseen")
 _POSITIONS = _names("position positions")
-_INFINITE = ("infinity", "-infinity")
+# Times of which only counts that they are over; and those of which it may count since when.
+_SINCE = _names("cordoned_at paused_at dropped_at deregistered_at published_at retired_at")
+_AGES = _names("eligible_at check_at expires_at")
+_FAR_SECONDS = 600.0  # no world looks further ahead
 
 Key = tuple[Any, ...]
 Normal = Callable[[Any], Any]
@@ -57,6 +60,9 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
     is_lease = table == "lease"
     ran_on = {"node_id"} if is_lease and row["state"] != "completed" else frozenset()
     left_out = _GROWS | _ELSEWHERE | ran_on if is_lease else _GROWS
+    if table == "node_state":
+        until = time(row["seen_at"]) + span(row["heartbeat_timeout"])
+        row = {**row, "seen_at": until.isoformat()}
     return repr(
         [normal(name, value) for name, value in sorted(row.items()) if name not in left_out]
     )
@@ -83,8 +89,10 @@ def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
             return sorted(bisect_left(xids, int(x)) for x in value if int(x) in xids)
         if column.endswith(("class_id", "_class")):
             return order(classes, value)
+        if column in _SINCE:
+            return True
         if column.endswith(("_at", "_until", "_by", "deadline")) and isinstance(value, str):
-            return _seconds(seen, value, memory)
+            return _seconds(seen, value, memory if column in _AGES else 0)
         return value
 
     return normal
@@ -97,6 +105,6 @@ def _values(seen: Seen, columns: Iterable[str]) -> Iterable[Any]:
 
 
 def _seconds(seen: Seen, text: str, memory: float) -> float | str:
-    if text in _INFINITE:
+    if text.endswith("infinity"):
         return text
-    return max((time(text) - seen.now).total_seconds(), -memory)
+    return min(max((time(text) - seen.now).total_seconds(), -memory), _FAR_SECONDS)
