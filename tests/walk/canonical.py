@@ -6,7 +6,8 @@ came about: histories, versions, figures.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from tests.walk.seen import Row, Seen, span, time
@@ -18,21 +19,27 @@ def _names(text: str) -> frozenset[str]:
 
 # Tables that record what was and that no call decides by; what upkeep has looked at, and when.
 LEFT_OUT = _names("""
-    attempt finished requeued minute_stat queue_signal reap_mark prune_mark shard silent_node
-    unmatched_class test_clock position_horizon class_reach idempotency
+    attempt finished requeued minute_stat queue_signal prune_mark shard silent_node
+    unmatched_class test_clock class_reach idempotency
 """)
 # Columns that count up, and times at which something was written.
 _GROWS = _names("""
     version updates claim_token claim_count range_id fleet_id floor_id judged_xid noted_before
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
-    stands_until server_started_at storage_path error moved_xid tried_class
+    stands_until server_started_at storage_path error moved_xid tried_class drawn_before
 """)
 # A lease's row while its entry or its claim says it.
 _ELSEWHERE = _names("position available_at")
 _XIDS = _names("created_xid written_xid dropped_xid")
 _XID_MARKS = _names("classes_seen next_xid barrier")
 _UNSEEN = _names("unseen classes_unseen")
-_POSITIONS = _names("position positions")
+_POSITIONS = _names("position positions safe_position drawn_position")
+# Marks in time, and where else reap has come to.
+_MARKS = _names("claims_from deadlines_from scheduled_from noted_at")
+_TURNS = _names("""
+    reaped_at swept_at estimated_at counted_to count_noted_at count_noted_before class_id
+    watched_node watched_class judged_profile
+""")
 # Times of which only counts that they are over; and those of which it may count since when.
 _SINCE = _names("cordoned_at paused_at dropped_at deregistered_at published_at retired_at")
 _AGES = _names("eligible_at check_at expires_at")
@@ -60,6 +67,8 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
     is_lease = table == "lease"
     ran_on = {"node_id"} if is_lease and row["state"] != "completed" else frozenset()
     left_out = _GROWS | _ELSEWHERE | ran_on if is_lease else _GROWS
+    if table == "reap_mark":
+        left_out |= _TURNS
     if table == "node_state":
         until = time(row["seen_at"]) + span(row["heartbeat_timeout"])
         row = {**row, "seen_at": until.isoformat()}
@@ -72,6 +81,7 @@ def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
     positions = sorted(row["position"] for row in seen.rows["ready"])
     xids = sorted({int(x) for x in _values(seen, _XIDS)})
     classes = sorted(row["class_id"] for row in seen.rows["placement_class"])
+    moments = sorted(_moments(seen))
 
     def order(ranked: list[int], value: Any) -> Any:
         if isinstance(value, list):
@@ -91,11 +101,21 @@ def _normals(seen: Seen, memory: float) -> Callable[[str, Any], Any]:
             return order(classes, value)
         if column in _SINCE:
             return True
+        if column in _MARKS:
+            return 0 if value == "-infinity" else bisect_left(moments, time(value))
         if column.endswith(("_at", "_until", "_by", "deadline")) and isinstance(value, str):
             return _seconds(seen, value, memory if column in _AGES else 0)
         return value
 
     return normal
+
+
+def _moments(seen: Seen) -> Iterator[datetime]:
+    """When each entry is looked at by reap."""
+    yield from (time(row["check_at"]) for row in seen.rows["claim"])
+    yield from (time(row["available_at"]) for row in seen.rows["scheduled"])
+    late = [row for row in seen.rows["ready"] if row["deadline"] is not None]
+    yield from (max(time(row["deadline"]), time(row["eligible_at"])) for row in late)
 
 
 def _values(seen: Seen, columns: Iterable[str]) -> Iterable[Any]:

@@ -103,6 +103,7 @@ class Walk:
             outcome = Outcome(self.ground.call(mark, lambda: step.make(self._direct, here)))
         except psycopg.DatabaseError as error:
             self.report.refusals += 1
+            self._hold([] if error.sqlstate in step.refusals else [f"refused: {error}"])
             self._hold(step.wrong(here, here, Outcome(refused=error.sqlstate)))
             return None
         there = self.ground.look()
@@ -121,8 +122,14 @@ class Walk:
         self.report.deepest = max(self.report.deepest, depth)
         if known is None:
             self.report.states += 1
-            self._hold(broken(self.ground.conn, there))
+            self._hold(self._broken(there))
         return True
+
+    def _broken(self, there: Seen) -> list[str]:
+        try:
+            return broken(self.ground.conn, there)
+        except psycopg.DatabaseError as error:
+            return [f"the rules cannot be checked: {error}"]
 
     def _hold(self, wrong: list[str]) -> None:
         if wrong:

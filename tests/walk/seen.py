@@ -107,7 +107,11 @@ class Seen:
     @cached_property
     def order(self) -> dict[UUID, tuple[int, int]]:
         """The place of each pending lease: the lowest comes first."""
-        return {UUID(row["lease_id"]): (row["rank"], row["position"]) for row in self.rows["ready"]}
+        return {
+            lease: (-self.leases[lease].priority, row["position"])
+            for row in self.rows["ready"]
+            for lease in [UUID(row["lease_id"])]
+        }
 
     @cached_property
     def facts(self) -> dict[UUID, Lease]:

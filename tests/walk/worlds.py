@@ -37,7 +37,7 @@ class World:
     steps: Sequence[s.Step]
     policy: Options = field(default_factory=dict)
     memory: float = 0
-    near: int = 4
+    near: int = 3
 
     def build(self, direct: Direct) -> None:
         """Make it, in transactions that have ended before the walk: terms are in force then."""
@@ -82,6 +82,7 @@ PLAIN = World(
         s.Update("c", 2),
         s.Relay("m"),
     ],
+    near=4,
 )
 
 # Amounts, slots and devices are never given twice, and are there again when a claim has ended.
@@ -108,6 +109,7 @@ COUNTED = World(
         *every(s.Release, "ce"),
         s.Restart("m"),
     ],
+    near=4,
 )
 
 # Away holds both ways, and no domain gets more than its limit.
@@ -138,6 +140,7 @@ TERMS = World(
         s.Wait(),
         s.Reap(),
     ],
+    near=4,
 )
 
 # Toward a group and toward a lease by name: where it runs, or has succeeded.
@@ -179,6 +182,7 @@ SKEW = World(
         s.Cordon("m"),
         s.Uncordon("m"),
     ],
+    near=4,
 )
 
 # A lease waits for a better node, no longer than its patience, and only while that node is open.
@@ -215,7 +219,7 @@ EXPIRY = World(
     "expiry",
     policy={"reap_grace": 5},
     nodes={"n": {"capacity": {"cpu_milli": 1000}}, "m": {}},
-    leases={"a": {}, "b": _needs(cpu_milli=1000)},
+    leases={"a": {}, "b": {"claim_timeout": 32, **_needs(cpu_milli=1000)}},
     steps=[
         s.Claim("n"),
         s.Claim("m"),
@@ -226,6 +230,7 @@ EXPIRY = World(
         s.Reap(),
     ],
     memory=5,
+    near=6,
 )
 
 # A failed attempt is put off, the last one is the end, and a requeued lease begins again.
@@ -244,6 +249,7 @@ RETRIES = World(
         s.Wait(),
         s.Reap(),
     ],
+    near=4,
 )
 
 # What is cancelled ends: at once if it waits, when its worker hears of it, or when it expires.
@@ -258,11 +264,13 @@ CANCEL = World(
         s.Complete("a"),
         s.Fail("a"),
         s.Release("b"),
+        s.Extend("b"),
         s.Heartbeat("m"),
         s.Requeue("a"),
         s.Wait(),
         s.Reap(),
     ],
+    near=4,
 )
 
 # A node that is drained gets nothing new; what another instance of it held is over.
@@ -273,8 +281,9 @@ DRAIN = World(
     steps=[
         s.Claim("n", 2),
         s.Claim("m"),
-        *every(s.Complete, "ab"),
+        s.Complete("a"),
         s.Release("c"),
+        s.Cancel("b"),
         s.Drain("m"),
         s.Uncordon("m"),
         s.Cordon("n"),
@@ -287,13 +296,17 @@ DRAIN = World(
 DUE = World(
     "due",
     nodes={"n": {}, "m": {"slots": 2}},
-    leases={"a": {"delay": 10}, "b": {"deadline_in": 20}, "c": {"delay": 10, "deadline_in": 15}},
+    leases={
+        "a": {"delay": 10, "deadline_in": 12},
+        "b": {"deadline_in": 5, "priority": 1},
+        "c": {},
+    },
     steps=[
         s.Claim("n"),
         s.Claim("m", 2),
-        *every(s.Complete, "ab"),
+        *every(s.Complete, "ac"),
         s.Release("b", timedelta(seconds=15)),
-        s.Update("a", 1),
+        s.Update("a", 2),
         s.Pause(),
         s.Resume(),
         s.Wait(),
