@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate 
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all mutants sync lock snapshot reference pictures bench bench-smoke clean
+.PHONY: help setup demo check test test-all walk mutants sync lock snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
 
 test-all: setup ## Run the slow tests, too
 	$(PYTEST)
+
+walk: setup ## Walk over all states of small worlds, every call from each (half an hour)
+	$(BIN)/pytest -q -s -m 'slow or not slow' tests/walk
 
 mutants: setup ## Plant known bugs one by one: the tests must catch each (25 minutes)
 	$(BIN)/python -m tests.mutants

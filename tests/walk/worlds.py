@@ -290,6 +290,7 @@ DRAIN = World(
         s.Restart("m"),
         s.Heartbeat("m"),
     ],
+    near=4,
 )
 
 # What is not due is not given, what is too late fails, a paused queue gives nothing.
