@@ -44,7 +44,7 @@ test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
 test-all: setup ## Run the slow tests, too
 	$(PYTEST)
 
-walk: setup ## Walk over all states of small worlds, every call from each (half an hour)
+walk: setup ## Walk over all states of small worlds, every call from each
 	$(BIN)/pytest -q -s -m 'slow or not slow' tests/walk
 
 mutants: setup ## Plant known bugs one by one: the tests must catch each (25 minutes)

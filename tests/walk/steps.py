@@ -11,17 +11,11 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-
 from tests.direct import Direct, Row
-from tests.oracle.capacity import fits
-from tests.oracle.cluster import Cluster
-from tests.oracle.occupancy import Rule, may_run, preference
+from tests.walk.grants import Expected, claim_timeout, granted_wrong
 from tests.walk.names import QUEUE, lease_id, node_id
 from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
-from tests.walk.sweeps import changes, is_due, may_become, next_event, reaped, same
-
-Expected = dict[UUID, LeaseSeen]
+from tests.walk.sweeps import changes, next_event, reaped
 
 
 @dataclass(frozen=True)
@@ -587,137 +581,6 @@ class Relay(Step):
         wrong = [f"settled: {row}" for row in settled if row["verdict"] != "ok"]
         claimed = [row for row in outcome.value if row["kind"] == "claimed"]
         return wrong + granted_wrong(before, after, self.node, claimed, settled=held)
-
-
-def granted_wrong(
-    before: Seen,
-    after: Seen,
-    node: UUID,
-    rows: list[Row],
-    *,
-    qty: int = 1,
-    settled: Expected | None = None,
-) -> list[str]:
-    """What is wrong with what a node was granted, or not granted; `settled` was before that."""
-    granted: list[UUID] = [row["lease_id"] for row in rows]
-    wrong = [line for row in rows for line in _misgranted(before, after, node, row)]
-    for lease, (should, now) in changes(before, after, settled).items():
-        if lease not in granted and not any(same(now, one) for one in may_become(should, before)):
-            wrong.append(f"{now}, not {should}")
-    if len(granted) > qty:
-        wrong.append(f"granted {len(granted)}, asked for {qty}")
-    if len(granted) < qty:
-        return wrong + [
-            f"not granted: {after.leases[lease]}"
-            for lease in after.order
-            if is_due(before.leases[lease], before) and not _forbidden(before, after, lease, node)
-        ]
-    last = max(before.order.get(lease, (0, 0)) for lease in granted)
-    return wrong + [
-        f"passed by: {after.leases[lease]}"
-        for lease in after.order
-        if is_due(before.leases[lease], before)
-        and before.order.get(lease, last) < last
-        and _are_alike(after, [lease, *granted])
-        and not _forbidden(before, after if settled or qty > 1 else before, lease, node)
-    ]
-
-
-def _misgranted(before: Seen, after: Seen, node: UUID, row: Row) -> list[str]:
-    """What is wrong with one grant."""
-    key = row["lease_id"]
-    lease, now = before.leases[key], after.leases[key]
-    should = replace(
-        lease,
-        state="claimed",
-        attempts=lease.attempts + 1,
-        grants=lease.grants + 1,
-        due=None,
-        node=node,
-        token=row["claim_token"],
-        expires_at=before.now + claim_timeout(before, key),
-        stop_at=now.stop_at,  # beside a taint that it tolerates for a time
-        stop_reason=now.stop_reason,
-    )
-    wrong = [] if is_due(lease, before) else [f"granted {lease}"]
-    wrong += [] if same(now, should) else [f"granted {now}, not {should}"]
-    why = _forbidden(before, after, key, node)
-    return wrong + ([f"granted in spite of {why}: {now}"] if why else [])
-
-
-def _are_alike(seen: Seen, leases: list[UUID]) -> bool:
-    """Whether only the order of the queue decides between them: none of them prefers anything."""
-    return not any("prefer" in seen.facts[lease].placement for lease in leases)
-
-
-def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
-    """Why the node may not run the lease beside all others that run then; empty if it may."""
-    row = beside.nodes[node]
-    if row["cordoned_at"] is not None:
-        return "a cordon"
-    if beside.queue["paused_at"] is not None:
-        return "a pause"
-    facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
-    if not fits(facts.placement, beside.places[node], others):
-        return "no room"
-    place = beside.places[node]
-    rules = may_run(facts, place, _without(lease, beside.cluster)) - {Rule.MAX_PER_DOMAIN}
-    # a limit counts what has expired: a heartbeat may bring it back
-    rules |= may_run(facts, place, _without(lease, beside.kept_cluster)) & {Rule.MAX_PER_DOMAIN}
-    if rules:
-        return ", ".join(rules)
-    return "patience" if _waits(before, beside, lease, node) else ""
-
-
-def _without(lease: UUID, cluster: Cluster) -> Cluster:
-    running = tuple(claim for claim in cluster.running if claim.lease.lease_id != lease)
-    return replace(cluster, running=running)
-
-
-def _waits(before: Seen, beside: Seen, lease: UUID, node: UUID) -> bool:
-    """Whether the lease waits for a better node that lives and is large enough."""
-    facts = beside.facts[lease]
-    if "prefer" not in facts.placement:
-        return False
-    scores = {
-        other: preference(facts, place, beside.cluster)
-        for other, place in beside.places.items()
-        if (other == node or _is_open(beside, other))
-        and fits(facts.placement, place, [])
-        and not may_run(facts, place, beside.cluster) & {Rule.NODE, Rule.TAINT}
-    }
-    best, here, worst = max(scores.values()), scores[node], min(scores.values())
-    if best <= here:
-        return False
-    wait = span(before.queue["patience"]) * ((best - here) / (best - worst))
-    due = before.leases[lease].due
-    return due is not None and due + wait > before.now
-
-
-def _is_open(seen: Seen, node: UUID) -> bool:
-    return seen.is_live(node) and seen.nodes[node]["cordoned_at"] is None
-
-
-def claim_timeout(seen: Seen, lease: UUID) -> timedelta:
-    """How long a claim of the lease lasts without a heartbeat."""
-    [row] = [row for row in seen.rows["lease"] if row["lease_id"] == str(lease)]
-    return span(row["claim_timeout"] or seen.queue["claim_timeout"])
-
-
-def spawned(direct: Direct, leases: Mapping[str, Mapping[str, Any]]) -> None:
-    """Spawn the leases of a world; `deadline_in`: seconds from now."""
-    row = direct.conn.execute("select hwqueue.clock()").fetchone()
-    assert row is not None
-    for name, options in leases.items():
-        given = {"lease_id": str(lease_id(name))} | dict(options)
-        if (after := given.pop("deadline_in", None)) is not None:
-            given["deadline"] = (row[0] + timedelta(seconds=after)).isoformat()
-        direct.spawn(QUEUE, given)
-
-
-def set_policy(direct: Direct, policy: Mapping[str, Any]) -> None:
-    """Change the policy of the world's queue."""
-    direct.conn.execute("select hwqueue.set_queue_policy(%s, %s)", [QUEUE, Jsonb(policy)])
 
 
 def _put_back(lease: LeaseSeen, attempts: int, now: datetime, delay: timedelta) -> LeaseSeen:

@@ -45,8 +45,19 @@ class World:
         for name, spec in self.nodes.items():
             always = {"name": name, "instance_id": "first", "heartbeat_timeout": 3600}
             direct.register(node_id(name), {**always, **spec})
-        s.spawned(direct, self.leases)
+        _spawn(direct, self.leases)
         direct.settle_terms()
+
+
+def _spawn(direct: Direct, leases: Mapping[str, Mapping[str, Any]]) -> None:
+    """Spawn the leases of a world; `deadline_in`: seconds from now."""
+    row = direct.conn.execute("select hwqueue.clock()").fetchone()
+    assert row is not None
+    for name, options in leases.items():
+        given = {"lease_id": str(lease_id(name))} | dict(options)
+        if (after := given.pop("deadline_in", None)) is not None:
+            given["deadline"] = (row[0] + timedelta(seconds=after)).isoformat()
+        direct.spawn(QUEUE, given)
 
 
 def every(kind: type[s.OfLease], leases: str) -> list[s.Step]:
