@@ -8,10 +8,8 @@ from tests.direct import Row
 from tests.oracle.capacity import fits
 from tests.oracle.cluster import Cluster
 from tests.oracle.occupancy import Rule, may_run, preference
-from tests.walk.seen import LeaseSeen, Seen, span
-from tests.walk.sweeps import changes, is_due, may_become, same
-
-Expected = dict[UUID, LeaseSeen]
+from tests.walk.seen import Seen, span
+from tests.walk.sweeps import Expected, changes, is_due, may_become, same
 
 
 def granted_wrong(

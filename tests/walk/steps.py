@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from tests.direct import Direct, Row
-from tests.walk.grants import Expected, claim_timeout, granted_wrong
+from tests.walk.grants import claim_timeout, granted_wrong
 from tests.walk.names import QUEUE, lease_id, node_id
 from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
-from tests.walk.sweeps import changes, next_event, reaped
+from tests.walk.sweeps import next_event, reaped, unlike
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class OfLease(Step):
         should = self.expected(before, self.of(before))
         if (should is None) != (outcome.refused is not None):
             return [f"refused with {outcome.refused}" if outcome.refused else "was not refused"]
-        return _unlike(before, after, {} if should is None else {self.lease: should})
+        return unlike(before, after, {} if should is None else {self.lease: should})
 
 
 class Claim(Step):
@@ -227,7 +227,7 @@ class LateInBatch(Late):
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """Nothing changes, and the verdict says so."""
         told = [] if outcome.value else ["no verdict on a token that is over"]
-        return told + _unlike(before, after)
+        return told + unlike(before, after)
 
 
 class LateFail(Late):
@@ -341,7 +341,7 @@ class Spawn(Step):
         found = after.leases.get(self.lease)
         if found is None or found.state not in WAITING or found.attempts or found.grants:
             return [f"what was spawned is {found}"]
-        return _unlike(before, after)
+        return unlike(before, after)
 
 
 class Adopt(Spawn):
@@ -361,7 +361,7 @@ class Adopt(Spawn):
         found = after.leases.get(self.lease)
         if found is None or (found.state, found.node) != ("claimed", self.node):
             return [f"what was adopted is {found}"]
-        return _unlike(before, after)
+        return unlike(before, after)
 
 
 class Heartbeat(Step):
@@ -395,7 +395,7 @@ class Heartbeat(Step):
         later = {
             key: replace(one, expires_at=_extended(before, key, one)) for key, one in held.items()
         }
-        return wrong + _unlike(before, after, later)
+        return wrong + unlike(before, after, later)
 
 
 class Reap(Step):
@@ -409,7 +409,7 @@ class Reap(Step):
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """What is due has happened, and nothing else."""
-        return _unlike(before, after, {k: reaped(one, before) for k, one in before.leases.items()})
+        return unlike(before, after, {k: reaped(one, before) for k, one in before.leases.items()})
 
 
 class Wait(Step):
@@ -428,7 +428,7 @@ class Wait(Step):
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """Nobody has done anything."""
-        return _unlike(before, after)
+        return unlike(before, after)
 
 
 class OfNode(Step):
@@ -446,7 +446,7 @@ class OfNode(Step):
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """No lease has changed."""
-        return _unlike(before, after)
+        return unlike(before, after)
 
 
 class Cordon(OfNode):
@@ -493,7 +493,7 @@ class Drain(Cordon):
             for key, one in before.leases.items()
             if one.node == self.node and (one.stop_at is None or one.stop_at > before.now)
         }
-        return _unlike(before, after, asked)
+        return unlike(before, after, asked)
 
 
 class Restart(OfNode):
@@ -521,7 +521,7 @@ class Restart(OfNode):
             for key, one in before.leases.items()
             if one.node == self.node
         }
-        return _unlike(before, after, over)
+        return unlike(before, after, over)
 
 
 class Pause(Step):
@@ -540,7 +540,7 @@ class Pause(Step):
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """No lease has changed."""
-        return _unlike(before, after)
+        return unlike(before, after)
 
 
 class Resume(Pause):
@@ -592,12 +592,3 @@ def _put_back(lease: LeaseSeen, attempts: int, now: datetime, delay: timedelta) 
 def _extended(seen: Seen, key: UUID, lease: LeaseSeen) -> datetime:
     assert lease.expires_at is not None
     return max(lease.expires_at, seen.now + claim_timeout(seen, key))
-
-
-def _unlike(before: Seen, after: Seen, expected: Expected | None = None) -> list[str]:
-    """How the leases differ from what they were, or should be."""
-    found = changes(before, after, expected)
-    gone = before.leases.keys() - after.leases.keys()
-    return [f"{now}, not {should}" for should, now in found.values()] + [
-        f"{lease} is gone" for lease in gone
-    ]

@@ -6,6 +6,8 @@ from uuid import UUID
 
 from tests.walk.seen import LeaseSeen, Seen, span
 
+Expected = dict[UUID, LeaseSeen]
+
 
 def swept(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
     """The lease after a whole sweep."""
@@ -60,7 +62,7 @@ def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
 
 
 def changes(
-    before: Seen, after: Seen, expected: dict[UUID, LeaseSeen] | None = None
+    before: Seen, after: Seen, expected: Expected | None = None
 ) -> dict[UUID, tuple[LeaseSeen, LeaseSeen]]:
     """Leases that are not what was expected: what they should be, and what they are."""
     should = before.leases | (expected or {})
@@ -69,6 +71,15 @@ def changes(
         for lease, now in after.leases.items()
         if lease in should and not same(should[lease], now)
     }
+
+
+def unlike(before: Seen, after: Seen, expected: Expected | None = None) -> list[str]:
+    """How the leases differ from what they were, or should be."""
+    found = changes(before, after, expected)
+    gone = before.leases.keys() - after.leases.keys()
+    return [f"{now}, not {should}" for should, now in found.values()] + [
+        f"{lease} is gone" for lease in gone
+    ]
 
 
 def same(one: LeaseSeen, other: LeaseSeen) -> bool:
