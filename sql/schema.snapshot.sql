@@ -4492,11 +4492,11 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
-    20 + 5 * least(p_gpu_count, 8) + 20 * (1 - coalesce(p_reach, 1))
-    + 20 * greatest(-1, least(0,
+    14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
+    + 14 * greatest(-1, least(0,
         hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
         hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
-    + case when p_gpu_milli = 0 then 0.5 else 0.5 * (1 - (
+    + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
         p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
 $$;
