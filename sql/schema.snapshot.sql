@@ -547,6 +547,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_entry hwqueue.ready;
+begin
+  v_entry.shard_id := p_shard;
+  v_entry.queue_id := p_queue_id;
+  v_entry.tier := 0;
+  v_entry.rank := p_rank;
+  v_entry.position := p_position;
+  v_entry.class_id := p_class_id;
+  v_entry.lease_id := p_lease;
+  perform hwqueue.after_claim(p_state, array[p_queue_id], v_entry, true, p_moves, p_drawn, p_now, p_shard);
+end
+$$;
+
 CREATE FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
@@ -2014,6 +2031,120 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
           'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
 $$;
 
+CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_state hwqueue.node_state := p_state;
+  v_front record;
+  v_queue_ids int[];
+  v_now timestamptz;
+  v_generation bigint;
+  v_node hwqueue.node;
+  v_load hwqueue.node_load;
+  v_room hwqueue.headroom;
+  v_at_mark boolean;
+  v_left int := p_qty;
+  v_places tid[];
+  v_picked hwqueue.picked;
+  v_entry hwqueue.ready;
+  v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
+  v_taken record;
+  v_timeout interval;
+  v_changed boolean := false;
+  v_looked boolean;
+  v_promoted int;
+begin
+  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
+  end if;
+  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+                  then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
+  v_now := hwqueue.clock();
+  v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
+  select q.* into v_front
+  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+  v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
+  v_promoted := hwqueue.look_for_due(p_queues, v_queue_ids, p_qty + 20, v_now, p_shard);
+  v_looked := v_promoted is not null;
+  v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
+  if v_state.is_counted then
+    v_node := hwqueue.read_node(p_node, p_shard);
+    v_load := hwqueue.read_load(p_node, p_shard);
+    v_room := hwqueue.node_headroom(v_node, v_load);
+  end if;
+  v_at_mark := v_picked.is_plain and v_front.is_first and coalesce(v_promoted, 0) = 0
+    and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
+    and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
+  queue := v_front.name;
+  shard_id := p_shard;
+  while v_left > 0 loop
+    v_places := case when v_at_mark then
+      hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
+        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
+        case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
+    if v_at_mark is distinct from true or v_places = '{}' then
+      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
+        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
+      v_at_mark := false;
+      v_places := v_picked.places;
+      if v_places = '{}' then
+        exit when v_looked or hwqueue.promote_due(v_queue_ids, v_left + 20, v_now, p_shard) = 0;
+        v_looked := true;
+        v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
+        continue;
+      end if;
+    end if;
+    score := coalesce(v_picked.score, 0);
+    if cardinality(v_places) > 1 then
+      if p_moves and random() * (cardinality(v_places) + p_qty - v_left) < cardinality(v_places) then
+        select r.* into v_mover from hwqueue.ready r where r.ctid = (select v_places[1 + floor(random() * cardinality(v_places))::int]);
+      end if;
+      return query
+        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
+        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, v_state.login, p_claim_timeout, v_generation, v_now, p_shard) g;
+      v_left := v_left - cardinality(v_places);
+      continue;
+    end if;
+    v_entry := v_picked.entry;
+    if v_entry.lease_id is null then
+      delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
+    end if;
+    v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
+    v_left := v_left - 1;
+    v_mover := case when p_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
+    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
+    into task_name, params, headers, v_timeout
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
+    if v_state.is_counted then
+      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
+      v_load := v_taken.p_load;
+      assignment := v_taken.assignment;
+      v_changed := v_changed or assignment is not null;
+      v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
+    end if;
+    if v_front.queue_id is null then
+      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
+    end if;
+    lease_id := v_entry.lease_id;
+    claim_token := (v_generation << 40) + v_entry.claim_count + 1;
+    attempt := v_entry.attempt_count + 1;
+    expires_at := v_now + v_timeout;
+    insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                               claimed_at, expires_at, check_at, assignment, counted, login)
+    values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
+            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
+    return next;
+  end loop;
+  if v_changed then
+    perform hwqueue.write_load(v_load);
+  end if;
+  if v_left = p_qty or p_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    perform hwqueue.after_claim(v_state, v_queue_ids, v_mover, v_left < p_qty, p_moves, p_drawn, v_now, p_shard);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2091,111 +2222,84 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET jit TO 'off'
     AS $$
 declare
-  v_moves boolean := hwqueue.moves_low_water(p_qty);
+  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
-  v_front record;
-  v_queue_ids int[];
   v_now timestamptz;
-  v_generation bigint;
-  v_node hwqueue.node;
-  v_load hwqueue.node_load;
-  v_room hwqueue.headroom;
-  v_at_mark boolean;
-  v_left int;
-  v_places tid[];
-  v_picked hwqueue.picked;
-  v_entry hwqueue.ready;
-  v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
-  v_taken record;
+  v_is_first boolean;
+  v_tasks text[];
+  v_queue_id int;
+  v_queue_ids int[];
+  v_classes bigint[];
+  v_class_id bigint;
+  v_rank bigint;
+  v_position bigint;
+  v_last bigint;
   v_timeout interval;
-  v_changed boolean := false;
 begin
-  v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
-  end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-                  then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
-  v_now := hwqueue.clock();
-  v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
-  select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_now, p_shard) q;
-  v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
-  if v_front.is_due is distinct from false then
-    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
-  end if;
-  v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
-  if v_state.is_counted then
-    v_node := hwqueue.read_node(p_node, p_shard);
-    v_load := hwqueue.read_load(p_node, p_shard);
-    v_room := hwqueue.node_headroom(v_node, v_load);
-  end if;
-  v_at_mark := v_picked.is_plain and v_front.is_first and v_front.is_due = false
-    and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
-    and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
-  queue := v_front.name;
-  shard_id := p_shard;
-  while v_left > 0 loop
-    v_places := case when v_at_mark then
-      hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
-        case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
-    if v_at_mark is distinct from true or v_places = '{}' then
-      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
-      v_at_mark := false;
-      v_places := v_picked.places;
-      exit when v_places = '{}';
+  -- head: as in settle_and_claim
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
+     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+    v_now := hwqueue.clock();
+    if cardinality(p_queues) = 1 then
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
+      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
+        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
+      v_queue_ids := array[v_queue_id];
+    else
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
+      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+                                  p_tasks, p_shard) q;
     end if;
-    score := coalesce(v_picked.score, 0);
-    if cardinality(v_places) > 1 then
-      if v_moves and random() * (cardinality(v_places) + p_qty - v_left) < cardinality(v_places) then
-        select r.* into v_mover from hwqueue.ready r where r.ctid = (select v_places[1 + floor(random() * cardinality(v_places))::int]);
+    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
+                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
+      if cardinality(v_classes) = 1 then
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+      else
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       end if;
-      return query
-        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
-        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, v_state.login, p_claim_timeout, v_generation, v_now, p_shard) g;
-      v_left := v_left - cardinality(v_places);
-      continue;
+      if lease_id is not null then
+        score := 0;
+        expires_at := v_now + v_timeout;
+        shard_id := p_shard;
+        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                                   claimed_at, expires_at, check_at, login)
+        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+                v_now, expires_at, expires_at, v_state.login);
+        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+        end if;
+        -- head: end
+        return next;
+        return;
+      end if;
     end if;
-    v_entry := v_picked.entry;
-    if v_entry.lease_id is null then
-      delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
-    end if;
-    v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
-    v_left := v_left - 1;
-    v_mover := case when v_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
-    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-    into task_name, params, headers, v_timeout
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
-    if v_state.is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
-      v_load := v_taken.p_load;
-      assignment := v_taken.assignment;
-      v_changed := v_changed or assignment is not null;
-      v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
-    end if;
-    if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
-    end if;
-    lease_id := v_entry.lease_id;
-    claim_token := (v_generation << 40) + v_entry.claim_count + 1;
-    attempt := v_entry.attempt_count + 1;
-    expires_at := v_now + v_timeout;
-    insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted, login)
-    values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
-    return next;
-  end loop;
-  if v_changed then
-    perform hwqueue.write_load(v_load);
   end if;
-  if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, v_mover, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
-  end if;
+  return query
+    select g.* from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
 
@@ -3059,7 +3163,7 @@ begin
   returning * into v_existing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
-    insert into hwqueue.low_water (shard_id, queue_id, class_id, version) values (p_shard, v_existing.queue_id, 0, 0);
+    perform hwqueue.write_first_mark(v_existing.queue_id, 0, 0, p_shard);
     perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
@@ -3464,6 +3568,12 @@ begin
     jsonb_build_object('claims', (select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
     p_queue => p_queue);
 end
+$$;
+
+CREATE FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select (date_part('epoch', p_now) * 10)::bigint || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end || p_shard
 $$;
 
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
@@ -7083,29 +7193,29 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, rank bigint, "position" bigint, is_first boolean, is_due boolean)
+CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, marks integer, tier smallint, rank bigint, "position" bigint, last bigint, is_first boolean)
     LANGUAGE sql STABLE
     AS $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
-         w.ranks[1], w.positions[1],
+         cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
+         w.positions[1] + case when cardinality(e.classes) = 1 then 1031
+                               when cardinality(e.classes) <= 64 then least(q.window_size, 40) - 1
+                               else q.window_size - 1 end,
          e.is_even and e.checked = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
-           and (
+           -- mostly there is none unseen, and the look costs more than all the others
+           and (e.classes_unseen || p_classes_unseen = '{}' or (
              select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
              cross join lateral (
                select c.class_id from hwqueue.placement_class c
                where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
-             limit 1) is null
+             limit 1) is null)
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null,
-         (select s.available_at from hwqueue.scheduled s
-          where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at <= p_now and s.available_at >= coalesce((
-            select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
-          order by s.available_at limit 1) is not null
+             order by r.rank, r.position limit 1) is null
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -7114,6 +7224,31 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
+$$;
+
+CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_tasks text[], p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, classes bigint[], rank bigint, "position" bigint, last bigint, is_first boolean, queue_ids integer[])
+    LANGUAGE sql STABLE
+    AS $$
+  select k.queue_id, k.name, k.claim_timeout, k.classes, k.rank, k.position,
+         least(k.last + k.position - k.mark, case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
+         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, array_agg(k.queue_id) over ()
+  from (
+    select l.queue_id, l.name, l.claim_timeout, l.classes, f.tier, f.rank, f.position, l.last, l.position as mark,
+           l.marks = 1 and l.tier = 0
+             and (l.is_first and l.queue_id <> all (p_pinned) and (p_tasks is null or cardinality(l.task_names) <= 50 and l.task_names <@ p_tasks)
+                  or f.tier is null and (
+                    select r.position from hwqueue.ready r
+                    where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
+                    order by r.rank, r.position limit 1) is null) as is_known
+    from unnest(p_queues) n(name)
+    cross join lateral hwqueue.look_at_queue(n.name, p_profile_id, p_classes_seen, p_classes_unseen, p_shard) l
+    left join lateral (
+      select r.tier, r.rank, r.position from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
+      order by r.tier, r.rank, r.position limit 1) f on true
+  ) k
+  window o as (order by k.tier, k.rank, k.position)
+  order by k.tier, k.rank, k.position limit 1
 $$;
 
 CREATE FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
@@ -7160,6 +7295,18 @@ begin
   v_range.shard_id := p_shard;
   v_range.class_id := p_class.class_id;
   return v_range;
+end
+$$;
+
+CREATE FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, p_now, p_shard) then
+    return null;
+  end if;
+  perform set_config('hwqueue.due_look', hwqueue.due_look(p_queues, p_now, p_shard), false);
+  return hwqueue.promote_due(p_queue_ids, p_limit, p_now, p_shard);
 end
 $$;
 
@@ -12019,13 +12166,13 @@ begin
   insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
   values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
   for v_marks in
-    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.tiers <> '{}' for update skip locked
+    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0 then '{0}' else '{}' end::bigint[]
+    for update skip locked
   loop
     delete from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
       and w.version = v_marks.version;
-    insert into hwqueue.low_water (shard_id, queue_id, class_id, version)
-    values (p_shard, v_marks.queue_id, v_marks.class_id, v_marks.version + 1);
+    perform hwqueue.write_first_mark(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
     v_reset := v_reset + 1;
   end loop;
   perform hwqueue.note_event('positions_repaired',
@@ -12764,14 +12911,27 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
+    SET enable_sort TO 'off'
     SET jit TO 'off'
     AS $$
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
   v_given int := 0;
-  v_held uuid[];
-  v_state record;
-  v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
+  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty)
+                     else false end;
+  v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
+  v_state hwqueue.node_state;
+  v_now timestamptz;
+  v_is_first boolean;
+  v_tasks text[];
+  v_queue_id int;
+  v_queue_ids int[];
+  v_classes bigint[];
+  v_class_id bigint;
+  v_rank bigint;
+  v_position bigint;
+  v_last bigint;
+  v_timeout interval;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
@@ -12779,40 +12939,88 @@ begin
   if p_settle <> '[]' then
     v_given := hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.node_epoch, s.login, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
-  if v_drawn is not null then
-    perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
+  if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
+    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
   end if;
-  if v_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
-    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
-    if v_held <> '{}' then
-      perform hwqueue.await_claims(v_held, '900ms', p_shard);
-    end if;
-  end if;
-  if v_given > 0 then
+  if v_completed + v_given > 0 then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
              null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.settle_each(p_node, p_settle, p_shard) e;
+      from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
   end if;
-  if v_completed = 1 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
+  if p_qty = 0 then
+    return;
   end if;
-  if v_completed > 0 then
-    return query
-      select 'settled', v_given + c.ordinal, c.lease_id, c.verdict, c.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
-             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_node, v_state.is_counted, p_shard) c;
+  kind := 'claimed';
+  state := 'claimed';
+  -- head: as in claim_task
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
+     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+    v_now := hwqueue.clock();
+    if cardinality(p_queues) = 1 then
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
+      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
+        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
+      v_queue_ids := array[v_queue_id];
+    else
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
+      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+                                  p_tasks, p_shard) q;
+    end if;
+    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
+                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
+      if cardinality(v_classes) = 1 then
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+      else
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+      end if;
+      if lease_id is not null then
+        score := 0;
+        expires_at := v_now + v_timeout;
+        shard_id := p_shard;
+        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                                   claimed_at, expires_at, check_at, login)
+        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+                v_now, expires_at, expires_at, v_state.login);
+        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+        end if;
+        -- head: end
+        return next;
+        return;
+      end if;
+    end if;
   end if;
-  if p_qty is distinct from 0 then
-    return query
-      select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
-             c.headers, c.score, c.expires_at, c.assignment, p_shard
-      from hwqueue.claim_task(p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, p_shard) c;
-  end if;
+  return query
+    select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
+           c.headers, c.score, c.expires_at, c.assignment, p_shard
+    from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
 end
 $$;
 
@@ -12895,6 +13103,30 @@ begin
       select e.ordinality from jsonb_array_elements(p_settle) with ordinality e where (e.value ->> 'lease_id')::uuid = any (v_leases));
     perform hwqueue.await_claims(v_leases, '900ms', p_shard);
   end loop;
+end
+$$;
+
+CREATE FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_completed int := cardinality(p_completed);
+  v_held uuid[];
+begin
+  if p_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
+    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
+    if v_held <> '{}' then
+      perform hwqueue.await_claims(v_held, '900ms', p_shard);
+    end if;
+  end if;
+  if p_given > 0 then
+    return query select e.ordinal, e.lease_id, e.verdict, e.state from hwqueue.settle_each(p_state.node_id, p_settle, p_shard) e;
+  end if;
+  if v_completed > 0 then
+    return query
+      select p_given + c.ordinal, c.lease_id, c.verdict, c.state
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.is_counted, p_shard) c;
+  end if;
 end
 $$;
 
@@ -15403,6 +15635,14 @@ CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     else p_expr - array['term', 'tally'] end
 $$;
 
+CREATE FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
+  select p_shard, p_queue_id, p_class_id, p_version, m.zero::smallint[], m.zero::bigint[], m.zero::bigint[], case when p_class_id = 0 then array[p_version] else '{}' end
+  from (select case when p_class_id = 0 then '{0}' else '{}' end::int[] as zero) m
+$$;
+
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -17063,6 +17303,8 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -17214,6 +17456,8 @@ REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_admin;
@@ -17341,6 +17585,8 @@ GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
@@ -17731,9 +17977,13 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now 
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_tasks text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
@@ -18264,6 +18514,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_sett
 
 REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
@@ -18522,6 +18774,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_costs integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 

@@ -1,7 +1,9 @@
 -- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none. p_claim_timeout: for leases without one; else the queue's.
+-- One lease that a plain node takes from the head of its queues is granted here, in four statements: the node's row, what is known of
+-- the queue, the entry and its lease, the claim. Everything else is claim_general.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks, skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no; after a lost connection treat the outcome as not granted.
--- Plans are made once, for any arguments, and by index. What every claim needs is six statements, all but one of them here: each costs microseconds.
+-- Plans are made once, for any arguments, and by index.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
@@ -11,110 +13,103 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_moves boolean := hwqueue.moves_low_water(p_qty);
+  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
-  v_front record;
-  v_queue_ids int[];
   v_now timestamptz;
-  v_generation bigint;
-  v_node hwqueue.node;
-  v_load hwqueue.node_load;
-  v_room hwqueue.headroom;
-  v_at_mark boolean;
-  v_left int;
-  v_places tid[];
-  v_picked hwqueue.picked;
-  v_entry hwqueue.ready;
-  v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
-  v_taken record;
+  v_is_first boolean;
+  v_tasks text[];
+  v_queue_id int;
+  v_queue_ids int[];
+  v_classes bigint[];
+  v_class_id bigint;
+  v_rank bigint;
+  v_position bigint;
+  v_last bigint;
   v_timeout interval;
-  v_changed boolean := false;
 begin
-  v_left := case when hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) then p_qty end;
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
-  end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-                  then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
-  v_now := hwqueue.clock();
-  v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
-  select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_now, p_shard) q;
-  v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
-  if v_front.is_due is distinct from false then
-    perform hwqueue.promote_due(v_queue_ids, p_qty + 20, v_now, p_shard);
-  end if;
-  v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
-  if v_state.is_counted then
-    v_node := hwqueue.read_node(p_node, p_shard);
-    v_load := hwqueue.read_load(p_node, p_shard);
-    v_room := hwqueue.node_headroom(v_node, v_load);
-  end if;
-  v_at_mark := v_picked.is_plain and v_front.is_first and v_front.is_due = false
-    and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
-    and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
-  queue := v_front.name;
-  shard_id := p_shard;
-  while v_left > 0 loop
-    v_places := case when v_at_mark then
-      hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-        v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
-        case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
-    if v_at_mark is distinct from true or v_places = '{}' then
-      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
-      v_at_mark := false;
-      v_places := v_picked.places;
-      exit when v_places = '{}';
+  -- head: as in settle_and_claim
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
+     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+    v_now := hwqueue.clock();
+    if cardinality(p_queues) = 1 then
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
+      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
+        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
+      v_queue_ids := array[v_queue_id];
+    else
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
+      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+                                  p_tasks, p_shard) q;
     end if;
-    score := coalesce(v_picked.score, 0);
-    if cardinality(v_places) > 1 then
-      if v_moves and random() * (cardinality(v_places) + p_qty - v_left) < cardinality(v_places) then
-        select r.* into v_mover from hwqueue.ready r where r.ctid = (select v_places[1 + floor(random() * cardinality(v_places))::int]);
+    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
+                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
+      if cardinality(v_classes) = 1 then
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+      else
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       end if;
-      return query
-        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
-        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, v_state.login, p_claim_timeout, v_generation, v_now, p_shard) g;
-      v_left := v_left - cardinality(v_places);
-      continue;
+      if lease_id is not null then
+        score := 0;
+        expires_at := v_now + v_timeout;
+        shard_id := p_shard;
+        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                                   claimed_at, expires_at, check_at, login)
+        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+                v_now, expires_at, expires_at, v_state.login);
+        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+        end if;
+        -- head: end
+        return next;
+        return;
+      end if;
     end if;
-    v_entry := v_picked.entry;
-    if v_entry.lease_id is null then
-      delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
-    end if;
-    v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
-    v_left := v_left - 1;
-    v_mover := case when v_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
-    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-    into task_name, params, headers, v_timeout
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
-    if v_state.is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
-      v_load := v_taken.p_load;
-      assignment := v_taken.assignment;
-      v_changed := v_changed or assignment is not null;
-      v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
-    end if;
-    if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
-    end if;
-    lease_id := v_entry.lease_id;
-    claim_token := (v_generation << 40) + v_entry.claim_count + 1;
-    attempt := v_entry.attempt_count + 1;
-    expires_at := v_now + v_timeout;
-    insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted, login)
-    values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
-    return next;
-  end loop;
-  if v_changed then
-    perform hwqueue.write_load(v_load);
   end if;
-  if v_left = p_qty or v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, v_mover, v_left < p_qty, v_moves, v_drawn, v_now, p_shard);
-  end if;
+  return query
+    select g.* from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+end
+$$;
+
+-- after_claim of one lease from the head of a queue.
+-- Locks, raises: as after_claim. Idempotent: yes.
+create or replace function hwqueue.after_head(p_state hwqueue.node_state, p_queue_id int, p_class_id bigint, p_rank bigint, p_position bigint,
+  p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_entry hwqueue.ready;
+begin
+  v_entry.shard_id := p_shard;
+  v_entry.queue_id := p_queue_id;
+  v_entry.tier := 0;
+  v_entry.rank := p_rank;
+  v_entry.position := p_position;
+  v_entry.class_id := p_class_id;
+  v_entry.lease_id := p_lease;
+  perform hwqueue.after_claim(p_state, array[p_queue_id], v_entry, true, p_moves, p_drawn, p_now, p_shard);
 end
 $$;

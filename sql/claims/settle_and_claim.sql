@@ -2,7 +2,7 @@
 -- nor the claim: its row says why. A claim that another session holds is busy, and stays as it is: settle it again later.
 -- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes them: it costs half of what the same
 -- costs in p_settle, and only those that could not be completed get a row; their ordinals go on after p_settle's.
--- Locks: node_state; its claims by lease_id; then as claim_task.
+-- Locks: node_state, once; its claims by lease_id; then as claim_task.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no. With p_qty 0 it only settles.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}',
@@ -11,14 +11,26 @@ returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, 
                task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+  set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
   v_given int := 0;
-  v_held uuid[];
-  v_state record;
-  v_drawn bigint := case when hwqueue.moves_low_water(p_qty) then hwqueue.last_drawn_position() end;
+  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty)
+                     else false end;
+  v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
+  v_state hwqueue.node_state;
+  v_now timestamptz;
+  v_is_first boolean;
+  v_tasks text[];
+  v_queue_id int;
+  v_queue_ids int[];
+  v_classes bigint[];
+  v_class_id bigint;
+  v_rank bigint;
+  v_position bigint;
+  v_last bigint;
+  v_timeout interval;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
@@ -26,39 +38,115 @@ begin
   if p_settle <> '[]' then
     v_given := hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.node_epoch, s.login, s.is_counted into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
-  if v_drawn is not null then
-    perform hwqueue.move_horizon(v_drawn, p_shard);  -- claim_task cannot: this transaction has an id by then
+  if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
+    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
   end if;
-  if v_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
+  if v_completed + v_given > 0 then
+    return query
+      select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
+             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
+      from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
+  end if;
+  if p_qty = 0 then
+    return;
+  end if;
+  kind := 'claimed';
+  state := 'claimed';
+  -- head: as in claim_task
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
+     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+    v_now := hwqueue.clock();
+    if cardinality(p_queues) = 1 then
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
+      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
+        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
+      v_queue_ids := array[v_queue_id];
+    else
+      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
+      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+                                  p_tasks, p_shard) q;
+    end if;
+    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
+                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
+      if cardinality(v_classes) = 1 then
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+      else
+        delete from hwqueue.ready r using hwqueue.lease l
+        where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
+              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            order by x.position limit 1 for update skip locked)
+          and l.shard_id = p_shard and l.lease_id = r.lease_id
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+      end if;
+      if lease_id is not null then
+        score := 0;
+        expires_at := v_now + v_timeout;
+        shard_id := p_shard;
+        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                                   claimed_at, expires_at, check_at, login)
+        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+                v_now, expires_at, expires_at, v_state.login);
+        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+        end if;
+        -- head: end
+        return next;
+        return;
+      end if;
+    end if;
+  end if;
+  return query
+    select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
+           c.headers, c.score, c.expires_at, c.assignment, p_shard
+    from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
+end
+$$;
+
+-- Settles what settle_and_claim was given, but for a single completion: those of p_settle (p_given of them), then those of p_completed.
+-- Locks: node_state is held by the caller; its claims by lease_id. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.settle_lists(p_state hwqueue.node_state, p_given int, p_settle jsonb, p_completed uuid[],
+  p_completed_tokens bigint[], p_shard int)
+returns table (ordinal int, lease_id uuid, verdict text, state text)
+language plpgsql volatile
+as $$
+declare
+  v_completed int := cardinality(p_completed);
+  v_held uuid[];
+begin
+  if p_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
     v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
     if v_held <> '{}' then
       perform hwqueue.await_claims(v_held, '900ms', p_shard);
     end if;
   end if;
-  if v_given > 0 then
-    return query
-      select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
-             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.settle_each(p_node, p_settle, p_shard) e;
-  end if;
-  if v_completed = 1 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
+  if p_given > 0 then
+    return query select e.ordinal, e.lease_id, e.verdict, e.state from hwqueue.settle_each(p_state.node_id, p_settle, p_shard) e;
   end if;
   if v_completed > 0 then
     return query
-      select 'settled', v_given + c.ordinal, c.lease_id, c.verdict, c.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
-             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_node, v_state.is_counted, p_shard) c;
-  end if;
-  if p_qty is distinct from 0 then
-    return query
-      select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
-             c.headers, c.score, c.expires_at, c.assignment, p_shard
-      from hwqueue.claim_task(p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, p_shard) c;
+      select p_given + c.ordinal, c.lease_id, c.verdict, c.state
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.is_counted, p_shard) c;
   end if;
 end
 $$;

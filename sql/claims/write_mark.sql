@@ -40,3 +40,14 @@ begin
   ) k;
 end
 $$;
+
+-- Writes marks as they are at first: of a queue (p_class_id 0) that of the tier and rank that most leases have, so that the first claims find
+-- its head as later ones do; of a class none.
+-- Locks: new rows. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.write_first_mark(p_queue_id int, p_class_id bigint, p_version bigint, p_shard int) returns void
+language sql volatile
+as $$
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
+  select p_shard, p_queue_id, p_class_id, p_version, m.zero::smallint[], m.zero::bigint[], m.zero::bigint[], case when p_class_id = 0 then array[p_version] else '{}' end
+  from (select case when p_class_id = 0 then '{0}' else '{}' end::int[] as zero) m
+$$;

@@ -85,13 +85,13 @@ begin
   insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
   values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
   for v_marks in
-    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.tiers <> '{}' for update skip locked
+    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0 then '{0}' else '{}' end::bigint[]
+    for update skip locked
   loop
     delete from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
       and w.version = v_marks.version;
-    insert into hwqueue.low_water (shard_id, queue_id, class_id, version)
-    values (p_shard, v_marks.queue_id, v_marks.class_id, v_marks.version + 1);
+    perform hwqueue.write_first_mark(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
     v_reset := v_reset + 1;
   end loop;
   perform hwqueue.note_event('positions_repaired',

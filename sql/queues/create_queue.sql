@@ -24,7 +24,7 @@ begin
   returning * into v_existing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
-    insert into hwqueue.low_water (shard_id, queue_id, class_id, version) values (p_shard, v_existing.queue_id, 0, 0);
+    perform hwqueue.write_first_mark(v_existing.queue_id, 0, 0, p_shard);
     perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
