@@ -52,6 +52,24 @@ CREATE TYPE hwqueue.picked AS (
 	is_plain boolean
 );
 
+CREATE TYPE hwqueue.queue_look AS (
+	queue_id integer,
+	name text,
+	claim_timeout interval,
+	window_size integer,
+	classes bigint[],
+	task_names text[],
+	most_cpu_milli bigint,
+	most_memory_mib bigint,
+	marks integer,
+	tier smallint,
+	rank bigint,
+	"position" bigint,
+	last bigint,
+	is_first boolean,
+	queue_ids integer[]
+);
+
 CREATE TYPE hwqueue.scan_from AS (
 	queue_ids integer[],
 	tiers smallint[],
@@ -2031,12 +2049,12 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
           'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
 $$;
 
-CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql
     AS $$
 declare
   v_state hwqueue.node_state := p_state;
-  v_front record;
+  v_front hwqueue.queue_look := p_front;
   v_queue_ids int[];
   v_now timestamptz;
   v_generation bigint;
@@ -2053,6 +2071,7 @@ declare
   v_timeout interval;
   v_changed boolean := false;
   v_looked boolean;
+  v_is_tried boolean := coalesce(p_is_tried, false);
   v_promoted int;
 begin
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
@@ -2062,9 +2081,13 @@ begin
                   then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
-  select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-  v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
+  if cardinality(p_queues) > 1 then
+    v_front := null;
+  elsif v_front.queue_id is null then
+    select q.* into v_front
+    from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+  end if;
+  v_queue_ids := coalesce(v_front.queue_ids, hwqueue.open_queues(p_queues, p_shard));
   v_promoted := hwqueue.look_for_due(p_queues, v_queue_ids, p_qty + 20, v_now, p_shard);
   v_looked := v_promoted is not null;
   v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
@@ -2079,11 +2102,11 @@ begin
   queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
-    v_places := case when v_at_mark then
+    v_places := case when v_at_mark and not v_is_tried then
       hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
-    if v_at_mark is distinct from true or v_places = '{}' then
+    if coalesce(v_places, '{}') = '{}' then
       v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
       v_at_mark := false;
@@ -2226,15 +2249,10 @@ declare
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_now timestamptz;
-  v_is_first boolean;
-  v_tasks text[];
-  v_queue_id int;
-  v_queue_ids int[];
-  v_classes bigint[];
+  v_front hwqueue.queue_look;
+  v_is_tried boolean := false;
   v_class_id bigint;
-  v_rank bigint;
   v_position bigint;
-  v_last bigint;
   v_timeout interval;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -2244,53 +2262,56 @@ begin
      and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
-      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
-      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      select q.* into v_front
       from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
-        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
-      v_queue_ids := array[v_queue_id];
     else
-      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
-      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
                                   p_tasks, p_shard) q;
     end if;
-    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
-                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
-      if cardinality(v_classes) = 1 then
+    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
+      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
+       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
+      v_is_tried := false;
+      v_front := null;
+    end if;
+    if v_is_tried then
+      if cardinality(v_front.classes) = 1 then
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
-              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
+              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
-          and l.shard_id = p_shard and l.lease_id = r.lease_id
+          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
-              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
+              and x.position between v_front.position and v_front.last
+              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
-          and l.shard_id = p_shard and l.lease_id = r.lease_id
+          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       end if;
       if lease_id is not null then
+        queue := v_front.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login)
-        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
                 v_now, expires_at, expires_at, v_state.login);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -2299,7 +2320,7 @@ begin
     end if;
   end if;
   return query
-    select g.* from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+    select g.* from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
 
@@ -7193,7 +7214,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, window_size integer, classes bigint[], task_names text[], most_cpu_milli bigint, most_memory_mib bigint, marks integer, tier smallint, rank bigint, "position" bigint, last bigint, is_first boolean)
+CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_look
     LANGUAGE sql STABLE
     AS $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
@@ -7215,7 +7236,8 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null
+             order by r.rank, r.position limit 1) is null,
+         array[q.queue_id]
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -7226,14 +7248,16 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
-CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_tasks text[], p_shard integer) RETURNS TABLE(queue_id integer, name text, claim_timeout interval, classes bigint[], rank bigint, "position" bigint, last bigint, is_first boolean, queue_ids integer[])
+CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_tasks text[], p_shard integer) RETURNS SETOF hwqueue.queue_look
     LANGUAGE sql STABLE
     AS $$
-  select k.queue_id, k.name, k.claim_timeout, k.classes, k.rank, k.position,
+  select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
+         k.marks, k.tier, k.rank, k.position,
          least(k.last + k.position - k.mark, case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
          bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, array_agg(k.queue_id) over ()
   from (
-    select l.queue_id, l.name, l.claim_timeout, l.classes, f.tier, f.rank, f.position, l.last, l.position as mark,
+    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
+           f.tier, f.rank, f.position, l.last, l.position as mark,
            l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned) and (p_tasks is null or cardinality(l.task_names) <= 50 and l.task_names <@ p_tasks)
                   or f.tier is null and (
@@ -12922,15 +12946,10 @@ declare
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_now timestamptz;
-  v_is_first boolean;
-  v_tasks text[];
-  v_queue_id int;
-  v_queue_ids int[];
-  v_classes bigint[];
+  v_front hwqueue.queue_look;
+  v_is_tried boolean := false;
   v_class_id bigint;
-  v_rank bigint;
   v_position bigint;
-  v_last bigint;
   v_timeout interval;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
@@ -12963,53 +12982,56 @@ begin
      and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
-      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
-      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      select q.* into v_front
       from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
-        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
-      v_queue_ids := array[v_queue_id];
     else
-      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
-      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
                                   p_tasks, p_shard) q;
     end if;
-    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
-                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
-      if cardinality(v_classes) = 1 then
+    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
+      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
+       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
+      v_is_tried := false;
+      v_front := null;
+    end if;
+    if v_is_tried then
+      if cardinality(v_front.classes) = 1 then
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
-              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
+              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
-          and l.shard_id = p_shard and l.lease_id = r.lease_id
+          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
-              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
+              and x.position between v_front.position and v_front.last
+              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
-          and l.shard_id = p_shard and l.lease_id = r.lease_id
+          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       end if;
       if lease_id is not null then
+        queue := v_front.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login)
-        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
                 v_now, expires_at, expires_at, v_state.login);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -13020,7 +13042,7 @@ begin
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
            c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
+    from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
 end
 $$;
 
@@ -17456,7 +17478,7 @@ REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;

@@ -1,8 +1,9 @@
 -- The general claim: of several leases, from several queues, on a node whose capacity is counted, or of classes that score differently or must be
 -- checked. claim_task comes here when its own way, the head of one queue, is not open, or has found nothing there.
--- p_state: the node's row, which the caller has locked. p_moves, p_drawn: as claim_task drew them, before this transaction had an id.
+-- p_state: the node's row, which the caller has locked. p_front: what it knows of the only queue, if it has looked; p_is_tried: it has
+-- tried the head of the queue, in vain. p_moves, p_drawn: as claim_task drew them, before this transaction had an id.
 -- Locks, raises: as claim_task. Idempotent: no.
-create or replace function hwqueue.claim_general(p_state hwqueue.node_state, p_queues text[], p_node uuid, p_epoch bigint, p_qty int, p_tasks text[], p_claim_timeout interval,
+create or replace function hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty int, p_tasks text[], p_claim_timeout interval,
   p_moves boolean, p_drawn bigint, p_shard int)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
                score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
@@ -10,7 +11,7 @@ language plpgsql volatile
 as $$
 declare
   v_state hwqueue.node_state := p_state;
-  v_front record;
+  v_front hwqueue.queue_look := p_front;
   v_queue_ids int[];
   v_now timestamptz;
   v_generation bigint;
@@ -27,6 +28,7 @@ declare
   v_timeout interval;
   v_changed boolean := false;
   v_looked boolean;
+  v_is_tried boolean := coalesce(p_is_tried, false);
   v_promoted int;
 begin
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
@@ -36,9 +38,13 @@ begin
                   then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
   v_now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
-  select q.* into v_front
-  from hwqueue.look_at_queue(case when cardinality(p_queues) = 1 then p_queues[1] end, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-  v_queue_ids := case when v_front.queue_id is null then hwqueue.open_queues(p_queues, p_shard) else array[v_front.queue_id] end;
+  if cardinality(p_queues) > 1 then
+    v_front := null;
+  elsif v_front.queue_id is null then
+    select q.* into v_front
+    from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+  end if;
+  v_queue_ids := coalesce(v_front.queue_ids, hwqueue.open_queues(p_queues, p_shard));
   v_promoted := hwqueue.look_for_due(p_queues, v_queue_ids, p_qty + 20, v_now, p_shard);
   v_looked := v_promoted is not null;
   v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
@@ -53,11 +59,11 @@ begin
   queue := v_front.name;
   shard_id := p_shard;
   while v_left > 0 loop
-    v_places := case when v_at_mark then
+    v_places := case when v_at_mark and not v_is_tried then
       hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
-    if v_at_mark is distinct from true or v_places = '{}' then
+    if coalesce(v_places, '{}') = '{}' then
       v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
       v_at_mark := false;

@@ -17,15 +17,10 @@ declare
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_now timestamptz;
-  v_is_first boolean;
-  v_tasks text[];
-  v_queue_id int;
-  v_queue_ids int[];
-  v_classes bigint[];
+  v_front hwqueue.queue_look;
+  v_is_tried boolean := false;
   v_class_id bigint;
-  v_rank bigint;
   v_position bigint;
-  v_last bigint;
   v_timeout interval;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
@@ -35,53 +30,56 @@ begin
      and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
-      select q.queue_id, q.name, q.claim_timeout, q.classes, q.task_names, q.rank, q.position, q.last, q.is_first
-      into v_queue_id, queue, v_timeout, v_classes, v_tasks, v_rank, v_position, v_last, v_is_first
+      select q.* into v_front
       from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-      v_is_first := v_is_first and v_queue_id <> all (v_state.pinned_queues)
-        and (p_tasks is null or cardinality(v_tasks) <= 50 and v_tasks <@ p_tasks);
-      v_queue_ids := array[v_queue_id];
     else
-      select q.queue_id, q.name, q.claim_timeout, q.classes, q.rank, q.position, q.last, q.is_first, q.queue_ids
-      into v_queue_id, queue, v_timeout, v_classes, v_rank, v_position, v_last, v_is_first, v_queue_ids
+      select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
                                   p_tasks, p_shard) q;
     end if;
-    if v_is_first and (current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, v_now, p_shard)
-                       or hwqueue.look_for_due(p_queues, v_queue_ids, 20, v_now, p_shard) = 0) then
-      if cardinality(v_classes) = 1 then
+    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
+      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
+       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
+      v_is_tried := false;
+      v_front := null;
+    end if;
+    if v_is_tried then
+      if cardinality(v_front.classes) = 1 then
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_classes[1] and x.tier = 0 and x.rank = v_rank
-              and x.position between v_position and v_last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
+              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
-          and l.shard_id = p_shard and l.lease_id = r.lease_id
+          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_id and x.tier = 0 and x.rank = v_rank
-              and x.position between v_position and v_last and x.class_id = any (v_classes) and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
+              and x.position between v_front.position and v_front.last
+              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
-          and l.shard_id = p_shard and l.lease_id = r.lease_id
+          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_timeout)
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
       end if;
       if lease_id is not null then
+        queue := v_front.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login)
-        values (p_shard, lease_id, v_queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
                 v_now, expires_at, expires_at, v_state.login);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_id, v_class_id, v_rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -90,7 +88,7 @@ begin
     end if;
   end if;
   return query
-    select g.* from hwqueue.claim_general(v_state, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+    select g.* from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
 

@@ -5,8 +5,7 @@
 -- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in place of its call;
 -- the looks are ordered, so that each has its index.
 create or replace function hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard int)
-returns table (queue_id int, name text, claim_timeout interval, window_size int, classes bigint[], task_names text[], most_cpu_milli bigint,
-               most_memory_mib bigint, marks int, tier smallint, rank bigint, "position" bigint, last bigint, is_first boolean)
+returns setof hwqueue.queue_look
 language sql stable
 as $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
@@ -28,7 +27,8 @@ as $$
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null
+             order by r.rank, r.position limit 1) is null,
+         array[q.queue_id]
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -45,15 +45,16 @@ $$;
 -- Locks: none. Raises: nothing. Idempotent: yes. Inlined like the other.
 create or replace function hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[],
                                                   p_pinned int[], p_tasks text[], p_shard int)
-returns table (queue_id int, name text, claim_timeout interval, classes bigint[], rank bigint, "position" bigint, last bigint,
-               is_first boolean, queue_ids int[])
+returns setof hwqueue.queue_look
 language sql stable
 as $$
-  select k.queue_id, k.name, k.claim_timeout, k.classes, k.rank, k.position,
+  select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
+         k.marks, k.tier, k.rank, k.position,
          least(k.last + k.position - k.mark, case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
          bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, array_agg(k.queue_id) over ()
   from (
-    select l.queue_id, l.name, l.claim_timeout, l.classes, f.tier, f.rank, f.position, l.last, l.position as mark,
+    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
+           f.tier, f.rank, f.position, l.last, l.position as mark,
            l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned) and (p_tasks is null or cardinality(l.task_names) <= 50 and l.task_names <@ p_tasks)
                   or f.tier is null and (

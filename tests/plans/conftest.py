@@ -9,10 +9,16 @@ from tests.fix_db import fresh_database
 from tests.plans.backlog import fill
 from tests.sql.api import Api
 
-# Moving a low-water mark costs pages, and which claim does it is left to chance.
+# Moving a low-water mark costs pages, and which claim does it is left to chance; the look for due
+# leases goes by the clock.
 MARKS_STAY = """
   create or replace function hwqueue.moves_low_water(p_qty int) returns boolean
   language sql volatile as $$ select false $$
+"""
+NO_DUE_LOOKS = """
+  create or replace function hwqueue.look_for_due(p_queues text[], p_queue_ids int[], p_limit int,
+                                                  p_now timestamptz, p_shard int) returns int
+  language sql volatile as $$ select null::int $$
 """
 
 
@@ -23,6 +29,7 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
         with psycopg.connect(made, autocommit=True) as conn:
             fill(Api(conn))
             conn.execute(MARKS_STAY)
+            conn.execute(NO_DUE_LOOKS)
             conn.execute("vacuum analyze")
         yield made
 
