@@ -7639,7 +7639,8 @@ begin
   if not found then
     return;
   end if;
-  v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before;
+  v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before
+    or hwqueue.reads_locks() and hwqueue.oldest_holder('hwqueue.ready_position_seq') >= v_horizon.drawn_before;
   if not v_ended and hwqueue.valid_mark(v_horizon.drawn_before) <> '0' then
     return;
   end if;
@@ -9420,6 +9421,10 @@ $$;
 
 CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
     LANGUAGE sql
+    AS $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
+
+CREATE FUNCTION hwqueue.oldest_holder(p_relation regclass) RETURNS xid8
+    LANGUAGE sql
     AS $$
   select coalesce((
     select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
@@ -9428,7 +9433,7 @@ CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
       where l.locktype = 'transactionid' and l.transactionid = r.xid::xid and l.mode = 'ExclusiveLock' and l.granted
         and l.virtualtransaction not in (
           select c.virtualtransaction from pg_locks c
-          where c.locktype = 'relation' and c.relation = 'hwqueue.claim'::regclass and c.mode <> 'AccessShareLock' and c.granted
+          where c.locktype = 'relation' and c.relation = p_relation and c.mode <> 'AccessShareLock' and c.granted
             and c.database = (select d.oid from pg_database d where d.datname = current_database())))
     order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
 $$;
@@ -11383,6 +11388,10 @@ begin
   return (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
 end
 $$;
+
+CREATE FUNCTION hwqueue.reads_locks() RETURNS boolean
+    LANGUAGE sql
+    AS $$ select random() * 8 < 1 $$;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -18201,6 +18210,8 @@ REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.oldest_holder(p_relation regclass) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
@@ -18367,6 +18378,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reads_locks() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;

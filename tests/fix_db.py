@@ -97,6 +97,10 @@ def eager_marks(dsn: str) -> None:
             "create or replace function hwqueue.moves_low_water(p_qty int) returns boolean"
             " language sql volatile as 'select true'"
         )
+        connection.execute(  # and asks who has drawn positions; else one in eight of those does
+            "create or replace function hwqueue.reads_locks() returns boolean"
+            " language sql volatile as 'select true'"
+        )
 
 
 @contextmanager

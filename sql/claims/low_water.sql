@@ -8,6 +8,13 @@ create or replace function hwqueue.moves_low_water(p_qty int) returns boolean
 language sql volatile
 as $$ select random() * 32 < p_qty $$;
 
+-- Whether the horizon, which a transaction of another kind may hold back, should ask who has drawn positions: of the claims that move marks one
+-- in eight does.
+-- Locks: none. Raises: nothing. Idempotent: no, it is a throw of dice.
+create or replace function hwqueue.reads_locks() returns boolean
+language sql volatile
+as $$ select random() * 8 < 1 $$;
+
 -- The last position that anyone has drawn; null when this transaction has an id already. Read before the id is taken, so that every
 -- transaction with this id or a later one draws higher positions: transactions take their id before they draw.
 -- Locks: none. Raises: nothing. Idempotent: yes.
@@ -22,8 +29,9 @@ begin
 end
 $$;
 
--- Moves on how far marks may go: what had been drawn at an earlier call is safe once all transactions of that time have ended; then
--- p_drawn, what has been drawn by now (last_drawn_position), waits to be.
+-- Moves on how far marks may go: what had been drawn at an earlier call is safe once all transactions of that time have ended that have
+-- drawn; then p_drawn, what has been drawn by now (last_drawn_position), waits to be. Whoever draws has a lock on the sequence until he ends,
+-- so one that wrote something else, in this database or another one, is not waited for; only the locks tell, and to read them takes longer.
 -- Locks: the newest row of the horizon, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.move_horizon(p_drawn bigint, p_shard int) returns void
 language plpgsql volatile
@@ -40,7 +48,8 @@ begin
   if not found then
     return;
   end if;
-  v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before;
+  v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before
+    or hwqueue.reads_locks() and hwqueue.oldest_holder('hwqueue.ready_position_seq') >= v_horizon.drawn_before;
   if not v_ended and hwqueue.valid_mark(v_horizon.drawn_before) <> '0' then
     return;
   end if;

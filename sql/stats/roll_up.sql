@@ -54,22 +54,11 @@ $$;
 
 -- The oldest running transaction that may bring something that has ended already, at most the next one that will begin. Whoever ends something
 -- has a lock on the table claim before it reads the clock, more than one for reading, and keeps it to the end. So transactions without
--- do not matter: what they will end ends later than this. One that is not known (it is just beginning or ending) does.
+-- do not matter: what they will end ends later than this.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.oldest_ender() returns xid8
 language sql volatile
-as $$
-  select coalesce((
-    select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
-    where not exists (
-      select from pg_locks l
-      where l.locktype = 'transactionid' and l.transactionid = r.xid::xid and l.mode = 'ExclusiveLock' and l.granted
-        and l.virtualtransaction not in (
-          select c.virtualtransaction from pg_locks c
-          where c.locktype = 'relation' and c.relation = 'hwqueue.claim'::regclass and c.mode <> 'AccessShareLock' and c.granted
-            and c.database = (select d.oid from pg_database d where d.datname = current_database())))
-    order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
-$$;
+as $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
 
 -- Before this, prune may delete what has ended: it has been counted, or nobody has counted it for an hour.
 -- Locks: none. Raises: nothing. Idempotent: yes.

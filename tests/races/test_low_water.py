@@ -6,6 +6,7 @@ a front that stands still, those of a class: test_class_marks has more of them.
 """
 
 from collections.abc import Callable
+from typing import LiteralString
 from uuid import UUID
 
 import psycopg
@@ -117,6 +118,46 @@ def test_two_open_spawns(
             sides[turn].commit()
             assert line.take(2) == [late[turn], younger]
             line.work(MANY)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "work"),
+    [
+        (False, "create table reports (n int)"),
+        (False, "select hwqueue.create_queue('other')"),
+        (True, "create table reports (n int)"),
+    ],
+    ids=["writes its own", "creates a queue", "in another database"],
+)
+def test_a_transaction_that_draws_no_position_holds_back_no_mark(
+    conn: psycopg.Connection, dsn: str, empty_dsn: str, elsewhere: bool, work: LiteralString
+) -> None:
+    """It may stay open for hours, and would hold back everything that goes by its id."""
+    line = Line(conn)
+    line.settle_in()
+    with psycopg.connect(empty_dsn if elsewhere else dsn) as idle:
+        idle.execute(work)
+        line.work_past(line.last_position())
+
+
+def test_an_open_spawn_holds_back_marks_among_other_writers(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """One that draws, one that does not: only the first is waited for, and it is."""
+    line = Line(conn)
+    line.settle_in()
+    with interleave(dsn, SHORT) as actor:
+        writer, spawner = actor(), actor()
+        writer.begin()
+        writer.conn.execute("create table reports (n int)")
+        spawner.begin()
+        [late] = spawn_one(spawner, line)
+        line.work(MANY)
+        assert line.marks()[0] <= position(spawner.conn, late)
+        younger = line.spawn()
+        spawner.commit()
+        assert line.take(2) == [late, younger]
+        line.work_past(line.last_position())
 
 
 def test_a_spawn_undone_holds_back_no_mark(conn: psycopg.Connection, dsn: str) -> None:
