@@ -27,7 +27,7 @@ begin
   -- head: as in settle_and_claim
   if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
       select q.* into v_front

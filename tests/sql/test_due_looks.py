@@ -1,0 +1,96 @@
+"""When claims look for scheduled leases whose time has come; sql/claims/due_looks.sql."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node
+
+SHORT = timedelta(milliseconds=20)  # several of them within one tenth of a second
+TENTH = timedelta(milliseconds=100)
+NOTED = "select set_config('hwqueue.due_look', %s, false)"
+
+
+@pytest.fixture
+def api(conn: psycopg.Connection) -> Api:
+    """One session, which remembers that it has looked."""
+    return Api(conn)
+
+
+def due_in(api: Api, clock: Clock, queue: str, wait: timedelta, **options: object) -> UUID:
+    """A lease that falls due so soon."""
+    return api.spawn(queue, available_at=(clock.now() + wait).isoformat(), **options)
+
+
+def at_work(api: Api, clock: Clock) -> tuple[str, Node]:
+    """A queue with work, and a node whose session has just looked for what is due."""
+    clock.freeze(clock.now().replace(microsecond=0))
+    queue, node = api.queue(), api.node()
+    for _ in range(9):
+        api.spawn(queue)
+    assert api.claim(node, queue)
+    return queue, node
+
+
+@pytest.mark.parametrize("qty", [1, 3])
+def test_it_waits_for_the_next_tenth_of_a_second(api: Api, clock: Clock, qty: int) -> None:
+    """A busy session goes on with what is ready, for so long and no longer."""
+    queue, node = at_work(api, clock)
+    urgent = due_in(api, clock, queue, SHORT, priority=5)
+    clock.advance(2 * SHORT)
+    assert urgent not in api.claimed(node, queue, qty=qty)
+    clock.advance(TENTH)
+    assert api.claimed(node, queue, qty=qty)[0] == urgent
+
+
+@pytest.mark.parametrize("qty", [1, 3])
+def test_a_claim_that_finds_nothing_else_looks(api: Api, clock: Clock, qty: int) -> None:
+    queue, node = at_work(api, clock)
+    assert len(api.claim(node, queue, qty=8)) == 8
+    due = due_in(api, clock, queue, SHORT)
+    assert api.claim(node, queue, qty=qty) == []
+    clock.advance(2 * SHORT)
+    assert api.claimed(node, queue, qty=qty) == [due]
+
+
+def test_a_batch_that_finds_too_little_looks(api: Api, clock: Clock) -> None:
+    queue, node = at_work(api, clock)
+    due = due_in(api, clock, queue, SHORT)
+    clock.advance(2 * SHORT)
+    taken = api.claimed(node, queue, qty=20)
+    assert (len(taken), taken[-1]) == (9, due)
+
+
+def test_each_list_of_queues_is_looked_at(api: Api, clock: Clock) -> None:
+    """That a session has looked says nothing about other queues."""
+    queue, node = at_work(api, clock)
+    other = api.queue()
+    api.spawn(other)
+    urgent = due_in(api, clock, other, SHORT, priority=5)
+    clock.advance(2 * SHORT)
+    assert api.claim(node, queue)
+    assert api.claimed(node, other) == [urgent]
+    urgent = due_in(api, clock, other, SHORT, priority=5)
+    clock.advance(2 * SHORT)
+    assert api.claimed(node, queue, other) == [urgent]
+
+
+@pytest.mark.parametrize("note", ["", "infinity", "x" * 10_000])
+def test_whatever_the_setting_says(api: Api, clock: Clock, note: str) -> None:
+    """It is the session's own: at worst the session looks once more, or when nothing is ready."""
+    queue, node = at_work(api, clock)
+    urgent = due_in(api, clock, queue, SHORT, priority=5)
+    clock.advance(2 * SHORT)
+    api.conn.execute(NOTED, [note])
+    assert api.claimed(node, queue) == [urgent]
+
+
+def test_settle_and_claim_looks_as_well(api: Api, clock: Clock) -> None:
+    queue, node = at_work(api, clock)
+    urgent = due_in(api, clock, queue, SHORT, priority=5)
+    clock.advance(TENTH)
+    [row] = api.rows("settle_and_claim", **node.who, settle=[], queues=[queue])
+    assert row["lease_id"] == urgent
