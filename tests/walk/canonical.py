@@ -19,7 +19,7 @@ def _names(text: str) -> frozenset[str]:
 
 # Tables that record what was and that no call decides by; what upkeep has looked at, and when.
 LEFT_OUT = _names("""
-    attempt finished requeued minute_stat queue_signal prune_mark shard silent_node
+    attempt requeued minute_stat queue_signal prune_mark shard silent_node
     unmatched_class test_clock class_reach idempotency
 """)
 # Columns that count up, and times at which something was written.
@@ -28,8 +28,10 @@ _GROWS = _names("""
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
     stands_until server_started_at storage_path error moved_xid tried_class drawn_before
 """)
-# A lease's row while its entry or its claim says it.
-_ELSEWHERE = _names("position available_at")
+# Where a lease ran counts once it has completed there.
+_RAN_ON = _names("node_id")
+# A lease's row while its entry, its claim or its end says it.
+_ELSEWHERE = _names("position available_at") | _RAN_ON
 _XIDS = _names("created_xid written_xid dropped_xid")
 _XID_MARKS = _names("classes_seen next_xid barrier")
 _UNSEEN = _names("unseen classes_unseen")
@@ -64,9 +66,11 @@ def key_of(seen: Seen, memory: float) -> Key:
 
 
 def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
-    is_lease = table == "lease"
-    ran_on = {"node_id"} if is_lease and row["state"] != "completed" else frozenset()
-    left_out = _GROWS | _ELSEWHERE | ran_on if is_lease else _GROWS
+    left_out = _GROWS
+    if table == "lease":
+        left_out |= _ELSEWHERE
+    if table == "outcome" and row["state"] != "completed":
+        left_out |= _RAN_ON
     if table == "reap_mark":
         left_out |= _TURNS
     if table == "node_state":

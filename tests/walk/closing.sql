@@ -8,7 +8,7 @@ begin
   begin
     perform walk.run_dry(p_queue, p_rounds);
     v_open := (select coalesce(jsonb_agg(jsonb_build_object('lease_id', l.lease_id, 'state', hwqueue.lease_state(l.lease_id, 0))), '[]')
-               from hwqueue.lease l where l.state = 'open');
+               from hwqueue.lease l where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id));
     raise exception '%', v_open using errcode = 'WALK1';
   exception when sqlstate 'WALK1' then
     null;
@@ -35,7 +35,7 @@ begin
       perform hwqueue.claim_task(array[p_queue], v_node.node_id, v_node.node_epoch, 10);
     end loop;
     perform hwqueue.complete_lease(c.lease_id, c.claim_token) from hwqueue.claim c;
-    exit when not exists (select from hwqueue.lease l where l.state = 'open');
+    exit when not exists (select from hwqueue.lease l where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id));
     update hwqueue.test_clock set offset_by = offset_by + interval '20 s';
     perform hwqueue.reap();
   end loop;

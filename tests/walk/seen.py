@@ -73,9 +73,11 @@ class Seen:
                 entries[row["lease_id"]].append(_waiting(state, row, records[row["lease_id"]]))
         for row in self.rows["claim"]:
             entries[row["lease_id"]].append(_claimed(row, records[row["lease_id"]]))
+        for row in self.rows["outcome"]:
+            entries[row["lease_id"]].append(_finished(row, records[row["lease_id"]]))
         found = {}
         for lease, record in records.items():
-            listed = entries[lease] or [_finished(record)]
+            listed = entries[lease] or [_nowhere(record)]
             found[UUID(lease)] = listed[0]
         return found
 
@@ -194,7 +196,7 @@ class Seen:
     def _succeeded(self) -> dict[UUID, UUID]:
         return {
             UUID(row["lease_id"]): UUID(row["node_id"])
-            for row in self.rows["lease"]
+            for row in self.rows["outcome"]
             if row["state"] == "completed"
         }
 
@@ -253,15 +255,20 @@ def _claimed(row: Row, record: Row) -> LeaseSeen:
     )
 
 
-def _finished(record: Row) -> LeaseSeen:
+def _finished(row: Row, record: Row) -> LeaseSeen:
     return LeaseSeen(
-        state=record["state"],
-        attempts=record["attempt_count"],
-        grants=record["claim_token"] & _COUNTER,
+        state=row["state"],
+        attempts=row["attempt"],
+        grants=row["claim_token"] & _COUNTER,
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
     )
+
+
+def _nowhere(record: Row) -> LeaseSeen:
+    """An open lease without an entry: no state of the queue's, a rule says so."""
+    return LeaseSeen("nowhere", 0, 0, record["priority"], record["most"])
 
 
 def _node(row: Row, is_live: bool) -> Node:

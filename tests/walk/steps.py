@@ -202,8 +202,11 @@ class Late(OfLease):
     def token(self, seen: Seen) -> int:
         """The last token that is over."""
         lease = self.of(seen)
-        [record] = [row for row in seen.rows["lease"] if row["lease_id"] == str(self.lease)]
-        return int(record["claim_token"]) if lease.token is None else lease.token - 1
+        if lease.token is not None:
+            return lease.token - 1
+        ended = [row for row in seen.rows["outcome"] if row["lease_id"] == str(self.lease)]
+        put_back = [row for row in seen.rows["lease"] if row["lease_id"] == str(self.lease)]
+        return int([*ended, *put_back][0]["claim_token"])
 
     def make(self, direct: Direct, seen: Seen) -> Any:
         """Settle."""
