@@ -11,6 +11,8 @@ from benchmarks.core.payload import payload
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
 
+pytestmark = pytest.mark.embedded
+
 # What two leases spawned in one moment do not share.
 OWN = {"lease_id", "position"}
 KINDS = [

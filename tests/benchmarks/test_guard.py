@@ -38,6 +38,7 @@ def test_the_committed_limits_are_of_these_scenes() -> None:
     assert scenes == set(smoke.SCENES)
 
 
+@pytest.mark.embedded
 def test_a_call_above_its_limit_fails(
     server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_call_above_its_limit_fails(
     assert ended.output.count("above its limit") == 1
 
 
+@pytest.mark.embedded
 def test_one_bad_attempt_is_no_excess(
     server_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

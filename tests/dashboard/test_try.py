@@ -81,6 +81,7 @@ def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
     assert tries.scalar(text.strip()) == value
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
@@ -117,6 +118,7 @@ async def test_what_is_wrong_with_a_node_stands_at_its_field(
     assert form_of(text)[place] == fields[place]
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [

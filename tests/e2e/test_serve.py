@@ -86,6 +86,7 @@ def test_tokens_from_made_to_revoked(dsn: str) -> None:
     assert row["revoked_at"]
 
 
+@pytest.mark.embedded
 def test_a_stop_lets_what_is_under_way_finish(dsn: str) -> None:
     with server(dsn) as (process, url), psycopg.connect(dsn) as other:
         made = httpx.post(f"{url}/api/v1/queues", json={"queue": "q"})
@@ -128,6 +129,7 @@ def _wait_until_locked(dsn: str) -> bool:
         )
 
 
+@pytest.mark.embedded
 def test_several_processes(dsn: str) -> None:
     with server(dsn, "--workers", "2", "--auth", "tokens", "--json-logs") as (_, url):
         token = cli(dsn, "token", "create", "ci", "--role", "viewer", "--bare").strip()
@@ -157,11 +159,13 @@ def test_what_the_page_says_works(dsn: str) -> None:
         assert '"paused":true' in done.stdout
 
 
+@pytest.mark.embedded
 def test_elsewhere_than_on_this_machine_callers_need_a_token(dsn: str) -> None:
     with server(dsn, "--host", "0.0.0.0") as (_, url):
         assert httpx.get(f"{url}/api/v1/me").status_code == 401
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize(
     "options",
     [
@@ -175,6 +179,7 @@ def test_options_that_do_not_fit(dsn: str, options: list[str]) -> None:
     cli(dsn, "serve", *options, code=2)
 
 
+@pytest.mark.embedded
 def test_a_taken_port_is_no_missing_thing(dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

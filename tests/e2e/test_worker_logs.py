@@ -20,6 +20,8 @@ from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_app import picky
 from tests.e2e.worker_support import QUEUE, ended, until, worker, worker_process
 
+pytestmark = pytest.mark.embedded
+
 FIVE_SECONDS = RetryPolicy(kind="fixed", base=timedelta(seconds=5), jitter=0)
 RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
 FIELDS = ("lease_id", "task", "queue", "attempt")

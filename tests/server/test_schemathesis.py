@@ -17,6 +17,9 @@ from hwqueue.client import Client
 from hwqueue.server import ServerSettings, create_app
 from tests.server.conftest import live
 
+# What the functions refuse is tested on every server: tests/sql/test_bad_input.py.
+pytestmark = pytest.mark.embedded
+
 load_all_checks()
 DOCUMENT = schemathesis.openapi.from_dict(create_app(ServerSettings(dsn="")).openapi()).exclude(
     path_regex="/events/stream$"  # it would not end

@@ -23,6 +23,8 @@ from textual.widgets import Input  # noqa: E402
 
 from hwqueue.cli.top.screen import Facts, Top, wait_after  # noqa: E402
 
+pytestmark = pytest.mark.embedded
+
 SIZE = (80, 24)
 
 
