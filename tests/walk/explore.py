@@ -13,6 +13,8 @@ from tests.walk.rules import broken
 from tests.walk.seen import Seen
 from tests.walk.steps import Outcome, Step
 
+_DEEPEST = 200  # the walk calls itself
+
 
 class BrokenRuleError(AssertionError):
     """A rule that does not hold, and the calls that lead there."""
@@ -44,18 +46,19 @@ class Walk:
 
     Args:
         most: States after which no other is walked.
-        depth: Calls after which the walk goes back.
+        depth: Calls after which the walk goes back. Where there is none, each state is walked once,
+            however far from the beginning it was met.
         memory: As in `key_of`.
     """
 
     ground: Ground
     steps: Sequence[Step]
     most: int
-    depth: int
+    depth: int | None
     memory: float
     report: Report = field(default_factory=Report)
     path: list[str] = field(default_factory=list)
-    _known: dict[Key, int] = field(default_factory=dict)
+    _known: dict[Key, int] = field(default_factory=dict)  # the fewest calls that led there
 
     def __post_init__(self) -> None:
         self._direct = Direct(self.ground.conn)
@@ -91,7 +94,7 @@ class Walk:
         self.ground.drop(mark)
 
     def _go_on(self, there: Seen) -> None:
-        if len(self.path) < self.depth:
+        if len(self.path) < (_DEEPEST if self.depth is None else self.depth):
             self._visit(there)
         else:
             self.report.is_exhausted = False
@@ -116,7 +119,7 @@ class Walk:
         # what makes a call possible may be in what the key leaves out, such as an older token
         key = (*key_of(there, self.memory), *(step.can(there) for step in self.steps))
         known = self._known.get(key)
-        if known is not None and known <= depth:
+        if known is not None and (known <= depth or (known < _DEEPEST and self.depth is None)):
             return False
         self._known[key] = depth
         self.report.deepest = max(self.report.deepest, depth)
