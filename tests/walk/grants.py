@@ -30,10 +30,12 @@ def granted_wrong(
     if len(granted) > qty:
         wrong.append(f"granted {len(granted)}, asked for {qty}")
     if len(granted) < qty:
+        # a claim that grants nothing ends what has expired after it has looked for work, not before
+        beside = after if granted or settled else before
         return wrong + [
             f"not granted: {after.leases[lease]}"
             for lease in after.order
-            if is_due(before.leases[lease], before) and not _forbidden(before, after, lease, node)
+            if is_due(before.leases[lease], before) and not _forbidden(before, beside, lease, node)
         ]
     last = max(before.order.get(lease, (0, 0)) for lease in granted)
     return wrong + [
