@@ -15,6 +15,8 @@ from hwqueue.replay.demand import backlog_jobs
 from hwqueue.replay.generate import generate_trace
 from hwqueue.replay.model import Job, Machine
 
+pytestmark = pytest.mark.embedded
+
 MACHINE = Machine("m", 16_000, 16_384, 2, "T4")
 JOB = Job("j", 1000, 1024, 1, 1000, (), "LS", "Running", 0, 0, 60)
 

@@ -10,6 +10,8 @@ from hwqueue.replay.generate import add_labels, generate_trace, impossible_jobs
 from hwqueue.replay.mapping import placement
 from hwqueue.replay.model import Job, Machine, Trace
 
+pytestmark = pytest.mark.embedded
+
 JOB = Job("j", 1000, 1024, 1, 500, (), "LS", "Running", 0, 0, 60)
 
 

@@ -13,6 +13,8 @@ from hwqueue.replay.model import Job, Machine, Trace
 from hwqueue.replay.reasons import CLAIMABLE, describe, verdict_of
 from hwqueue.types import NodeMatch, Reason
 
+pytestmark = pytest.mark.embedded
+
 MACHINES = (Machine("g", 8000, 8192, 2, "T4"), Machine("c", 8000, 8192, 0, None))
 SHARE = Job("share", 1000, 1024, 1, 500, ("T4",), "LS", "Running", 0, 0, 60)
 WHOLE = Job("whole", 1000, 1024, 2, 1000, (), "LS", "Failed", 0, 0, 60)
