@@ -1,6 +1,6 @@
 """Walks over every world: near its beginning in every run, all of it in the slow one.
 
-`make walk` prints what each walk has seen. HWQUEUE_WALK_STATES: where the slow walks stop (10,000).
+`make walk` prints what each walk has seen. HWQUEUE_WALK_STATES: where the slow walks stop (2,000).
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.walk.explore import Report, Walk
 from tests.walk.ground import Commits, Ground, Savepoints
 from tests.walk.worlds import WORLDS, World
 
-MOST = int(os.environ.get("HWQUEUE_WALK_STATES", "10000"))
+MOST = int(os.environ.get("HWQUEUE_WALK_STATES", "2000"))
 worlds = pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 grounds = pytest.mark.parametrize("ground", [Savepoints, Commits])
 
