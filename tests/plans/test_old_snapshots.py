@@ -47,6 +47,16 @@ def catch_up(api: Api) -> None:
         api.rows("reap", limit=100_000)
 
 
+def reaped(api: Api, what: str) -> int:
+    """How many reap finds; a call stops when its time is used up."""
+    row = api.row("reap", limit=100_000)
+    found = int(row[what])
+    while found < MANY and row["more"]:
+        row = api.row("reap", limit=100_000)
+        found += int(row[what])
+    return found
+
+
 def pages(api: Api, node: Node, queue: str) -> tuple[int, int]:
     """What an empty claim and a reap that finds nothing touch."""
     warm(api, node, queue)
@@ -68,12 +78,12 @@ def test_upkeep(api: Api, conn: psycopg.Connection) -> None:
     for _ in range(MANY // 500):
         batch(api, busy, [{"delay": 3600, "deadline": deadline}] * 500)
     conn.execute(DUE, {"queue": busy})
-    assert api.row("reap", limit=100_000)["promoted"] >= MANY
+    assert reaped(api, "promoted") >= MANY
     assert sum(len(api.claim(node, busy, qty=1000)) for _ in range(2)) == MANY
     conn.execute(SILENT, {"queue": busy})
-    assert api.row("reap", limit=100_000)["expired"] == MANY
+    assert reaped(api, "expired") == MANY
     conn.execute(LATE, {"queue": busy})
-    assert api.row("reap", limit=100_000)["deadlines"] == MANY
+    assert reaped(api, "deadlines") == MANY
     for _ in looks():  # the marks get there, whatever holds them back for a while
         after = pages(api, node, idle)
         if after[0] <= before[0] + PAGES and after[1] <= before[1] + PAGES:
@@ -116,7 +126,7 @@ def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> Non
     while api.claim(busy, other, qty=1000):
         pass
     conn.execute(SILENT, {"queue": other})
-    assert api.row("reap", limit=100_000)["expired"] == MANY
+    assert reaped(api, "expired") == MANY
     catch_up(api)
     assert api.claim(node, queue) == []
     with explained(api.conn) as claim:
