@@ -1,0 +1,81 @@
+"""How many statements calls run in the server: each costs microseconds, whatever it does."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_db import fresh_database
+from tests.plans.backlog import batch
+from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
+from tests.plans.explain import explained
+from tests.sql.api import Api, Node, completed
+
+AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "away": {"labels": {"app": "web"}, "placement": {"require": [AWAY]}},
+    "counted": {"placement": {"resources": {"cpu_milli": 1}}},
+}
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A database where chance decides nothing."""
+    with fresh_database(server_dsn, template) as made:
+        with psycopg.connect(made, autocommit=True) as conn:
+            conn.execute(MARKS_STAY)
+            conn.execute(NO_DUE_LOOKS)
+        yield made
+
+
+def statements(api: Api, call: Callable[[], Any]) -> int:
+    """How many the call runs, itself left out."""
+    with explained(api.conn) as work:
+        assert call() is not None
+    return len(work.plans) - 1
+
+
+def at_work(api: Api, kind: str, queues: int) -> tuple[Node, list[str]]:
+    """A node that has claimed and completed there before, and work for it."""
+    names = [api.queue() for _ in range(queues)]
+    node = api.node(rack=1, capacity={"cpu_milli": 10**6} if kind == "counted" else {})
+    for name in names:
+        batch(api, name, [KINDS[kind]] * 40)
+    api.conn.execute("analyze")
+    while not api.claim(node, *names):  # terms come into force
+        api.row("reap")
+    for _ in range(8):
+        for name in names:
+            claims = api.claim(node, name)
+            api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=names)
+    return node, names
+
+
+@pytest.mark.parametrize(
+    ("kind", "queues", "claim", "complete", "both"),
+    [
+        ("plain", 1, 4, 2, 6),
+        ("plain", 2, 4, 2, 6),
+        ("plain", 16, 4, 2, 6),
+        ("counted", 1, 4, 2, 6),
+        ("away", 1, 14, 7, 21),
+    ],
+)
+def test_statements(
+    api: Api, kind: str, queues: int, claim: int, complete: int, both: int
+) -> None:
+    node, names = at_work(api, kind, queues)
+    claims: list[dict[str, Any]] = []
+    found = [statements(api, lambda: claims.extend(api.claim(node, *names)) or claims)]
+    [row] = claims
+    done = {"lease": row["lease_id"], "token": row["claim_token"]}
+    found.append(statements(api, lambda: api.value("complete_lease", **done)))
+    [row] = api.claim(node, *names)
+    done = completed(row)
+    call = {**node.who, **done, "settle": [], "queues": names}
+    found.append(statements(api, lambda: api.rows("settle_and_claim", **call)))
+    assert found == [claim, complete, both]
+
+
