@@ -61,8 +61,8 @@ def needs(case: Case) -> Iterator[str]:
 
 
 def is_score(case: Case) -> bool:
-    """Whether the case asks for an order of nodes rather than for the eligible ones."""
-    return STAGES[case.stages[0]].is_score
+    """Whether the case asks for an order of nodes: not for the eligible ones, nor for a refusal."""
+    return STAGES[case.stages[0]].is_score and not case.expect.get("error")
 
 
 def _is_about_leases(when: Any) -> bool:

@@ -7,6 +7,8 @@ asked of the oracle; those whose features are served are run on the database, to
 import collections
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +17,7 @@ from tests.cases import run
 from tests.cases.deviations import deviations_of, read_deviations
 from tests.cases.model import Case, folder, read_cases
 from tests.cases.support import GANGS, NOT_YET, POLICY, REPLACES, is_score, needs, waits_for
+from tests.cases.test_translation_leases import made
 from tests.cases.translate import translate
 from tests.direct import Direct
 
@@ -100,9 +103,57 @@ def test_upstream(case: Case) -> None:
 def assert_raw_scores(case: Case, scores: Mapping[str, float]) -> None:
     """Where upstream gives sums of weights, the scores are those sums, scaled."""
     if "raw_scores" in case.expect:
-        weights = sum(abs(item["weight"]) for item in translate(case).placement["prefer"])
+        prefer = translate(case).placement.get("prefer", [])  # left out where none has a weight
+        weights = sum(abs(item["weight"]) for item in prefer)
         raw = {name: score * weights / 100 for name, score in scores.items()}
         assert raw == pytest.approx(case.expect["raw_scores"])
+
+
+def preferring(stage: str, lease: Mapping[str, Any], expect: Mapping[str, Any]) -> Case:
+    """A case that asks for an order of two nodes, or what is given instead."""
+    nodes = [{"name": name, "labels": {"zone": name, "app": "web"}} for name in ("a", "b")]
+    return replace(made(stage, lease, nodes=nodes), expect=expect)
+
+
+IN_A = {"labels": [{"key": "zone", "op": "In", "values": ["a"]}]}
+NOT_VALID = {
+    "topology_key": "zone",
+    "selector": {"exprs": [{"key": "a", "op": "Gt", "values": ["1"]}]},
+}
+LIKE_A = {"key": "zone", "op": "=", "value": "a"}
+RATHER = {
+    "refused": preferring(
+        "score:lease_affinity",
+        {"lease_affinity": {"preferred": [{"weight": 5, "term": NOT_VALID}]}},
+        {"error": "invalid_selector"},
+    ),
+    "of weight 0": preferring(
+        "score:node_affinity:raw",
+        {"node_affinity": {"preferred": [{"weight": 0, "term": IN_A}]}},
+        {"raw_scores": {"a": 0, "b": 0}},
+    ),
+    "of weight 0, kept": preferring(
+        "score:nomad_affinity", {"affinities": [LIKE_A | {"weight": 0}]}, {"rank": [["a", "b"]]}
+    ),
+    "of weights 0 and 1": preferring(
+        "score:nomad_affinity",
+        {"affinities": [LIKE_A | {"weight": 0}, LIKE_A | {"value": "b", "weight": 1}]},
+        {"rank": [["b"], ["a"]]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RATHER.values(), ids=RATHER)
+def test_preferences_that_are_refused_or_weigh_nothing(
+    conn: psycopg.Connection, case: Case
+) -> None:
+    """No shipped case of a scoring stage has such; the suite that is given may."""
+    ask = test_score if is_score(case) else test_filter
+    ask(conn, case)
+    test_upstream(case)
+    wrong = replace(case, expect={"rank": [["a"], ["b"]], "raw_scores": {"a": 1, "b": 0}})
+    with pytest.raises(AssertionError):
+        test_upstream(wrong)
 
 
 @pytest.mark.parametrize(
