@@ -102,6 +102,7 @@ async def _run_backlog(fleet: Fleet, trace: Trace, plan: Plan, watch: Watch) -> 
     jobs = backlog_jobs(trace, demand_percent=plan.demand_percent, seed=plan.seed)
     await fleet.spawn(jobs)
     spawned = time.perf_counter() - begun
+    await backlog.catch_up(fleet)
     watch("claiming", fleet)
     fleet.start_clock()
     await backlog.drain(fleet, seed=plan.seed, qty=plan.qty)

@@ -78,6 +78,7 @@ begin
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_estimated.reaches;
+    v_uncounted := v_uncounted or reaches >= 50;  -- as many as a call makes
     v_from.class_id := v_estimated.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
