@@ -180,6 +180,7 @@ PLACEMENTS: Cases = [
     (".strength", {"strength": 101}),
     (".strength", {"strength": -5}),
     (".strength", {"strength": 0.5}),
+    (".strength", {"strength": 1.5, "prefer": [{"when": {"tags": {"a": 1}}}]}),
     (".strength", {"strength": "5"}),
     (".strength", {"strength": True}),
     (".strength", {"strength": [5]}),

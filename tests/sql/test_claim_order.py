@@ -186,6 +186,14 @@ class TestFit:
         spec = {"gpus": gpus(2), "capacity": {"license": 5}}
         assert self.order(api, spec, needs) == ["here", "anywhere"]
 
+    def test_what_few_can_take_comes_before_more_gpus(self, api: Api) -> None:
+        """One node of five is worth more than 12 GPUs; with a quarter of the weight, 3."""
+        for _ in range(4):
+            api.node(gpus=gpus(8))
+        needs: dict[str, Row] = {"six": {"gpu": 6}, "here": {"gpu": 1, "license": 1}}
+        spec = {"gpus": gpus(8), "capacity": {"license": 5}}
+        assert self.order(api, spec, needs) == ["here", "six"]
+
     def test_without_weight_age_decides(self, api: Api) -> None:
         needs: dict[str, Row] = {"one": {"gpu": 1}, "four": {"gpu": 4}}
         spec = {"gpus": gpus(8)}

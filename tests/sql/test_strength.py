@@ -50,6 +50,10 @@ class TestOneNodeWithAGpu:
             ({"prefer": [ON_GPU[0] | {"weight": 5}]}, wish(), "first"),
             (wish(100, MIXED), wish(80), "first"),
             (wish(100, MIXED), wish(95), "second"),
+            # without preferences it says nothing
+            ({"strength": 1}, {}, "first"),
+            ({}, {"strength": 1}, "first"),
+            ({"strength": 100}, wish(1), "second"),
         ],
     )
     def test_the_stronger_wish_is_served(
