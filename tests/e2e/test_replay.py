@@ -24,8 +24,8 @@ from hwqueue.replay.report import Report
 from hwqueue.replay.run import Plan, facts_of, run
 from hwqueue.replay.trace import POD_COLUMNS
 
-# Allocated GPUs in percent on the generated cluster; less than what is seen.
-FLOOR_PERCENT = 97.0
+# Allocated GPUs in percent on the generated cluster: less than seeds 1 to 6 gave, 97.7 to 98.8.
+FLOOR_PERCENT = 97.3
 
 
 def _run(dsn: str, trace: Trace, plan: Plan) -> Report:
@@ -84,7 +84,9 @@ def test_backlog_fills_the_generated_cluster(dsn: str) -> None:
     assert "claimable" not in {reason.code for reason in report.pending}
 
 
-@pytest.mark.parametrize(("sharing", "floor"), [(0.6, 96.5), (1.0, 87.0)])
+# Less than seeds 1 to 6 gave: 95.8 to 96.8 (bound 98.5 to 98.8), 84.8 to 85.6 (89.9 to 90.7).
+# With a quarter of the weight for reach 100 % sharing gives 84.4 to 84.6.
+@pytest.mark.parametrize(("sharing", "floor"), [(0.6, 95.4), (1.0, 84.6)])
 def test_backlog_where_most_leases_share_a_gpu(dsn: str, sharing: float, floor: float) -> None:
     """Harder mixes: most devices get a share that leaves what few others could take."""
     trace = generate_trace(60, seed=1, demand=1.3, sharing=sharing)
