@@ -151,6 +151,11 @@ def test_the_front_of_two_queues_with_more_classes_than_are_probed(
     assert [lease for _ in leases for lease in api.claimed(node, *queues, qty=qty)] == leases
 
 
+DEREGISTER = """
+  select hwqueue.deregister_node(n.node_id) from hwqueue.node n where n.deregistered_at is null
+"""
+
+
 class TestFit:
     """The recipe of sql/placement/fit_score.sql, on a node with GPUs."""
 
@@ -188,6 +193,7 @@ class TestFit:
 
     def test_what_few_can_take_comes_before_more_gpus(self, api: Api) -> None:
         """One node of five is worth more than 12 GPUs; with a quarter of the weight, 3."""
+        api.conn.execute(DEREGISTER)  # the fleet is what is asked of
         for _ in range(4):
             api.node(gpus=gpus(8))
         needs: dict[str, Row] = {"six": {"gpu": 6}, "here": {"gpu": 1, "license": 1}}
