@@ -2,6 +2,11 @@
 
 CREATE SCHEMA hwqueue;
 
+CREATE TYPE hwqueue.entry_head AS (
+	lease_id uuid,
+	eligible_at timestamp with time zone
+);
+
 CREATE TYPE hwqueue.headroom AS (
 	cpu_milli bigint,
 	memory_mib bigint,
@@ -66,7 +71,9 @@ CREATE TYPE hwqueue.queue_look AS (
 	rank bigint,
 	"position" bigint,
 	last bigint,
+	is_front boolean,
 	is_first boolean,
+	checked bigint[],
 	queue_ids integer[]
 );
 
@@ -109,7 +116,8 @@ CREATE TYPE hwqueue.touched_term AS (
 	domain text,
 	place text,
 	decides boolean,
-	counts boolean
+	counts boolean,
+	is_plain boolean
 );
 
 CREATE TABLE hwqueue.placement_class (
@@ -221,36 +229,32 @@ CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign inte
         group by a.key) n
 $$;
 
-CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-  v_count record;
-  v_row record;
+  v_counts int := coalesce(jsonb_array_length(p_counted), 0);
+  v_term_id bigint;
+  v_domain text;
+  v_leases int;
+  v_holders int;
 begin
-  for v_count in
-    select (c.value ->> 't')::bigint as term_id, c.value ->> 'd' as domain, p_sign * (c.value ->> 'n')::int as leases,
-           p_sign * (c.value ->> 'h')::int as holders
-    from jsonb_array_elements(p_counted) c
-  loop
-    select k.ctid as place, k.leases, k.holders, k.updates, k.dropped_xid into v_row
-    from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
-    limit 1 for no key update skip locked;
-    if found and v_row.updates < 32 then
-      update hwqueue.term_count k
-      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1,
-          dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
-      where k.ctid = v_row.place;
-    else
-      delete from hwqueue.term_count k where k.ctid = v_row.place;
-      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-      select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
-             v_count.holders + coalesce(v_row.holders, 0), 0,
-             case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
-      from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
+  for i in 0 .. v_counts - 1 loop
+    v_term_id := (p_counted #> array[i::text, 't'])::bigint;
+    v_domain := p_counted #>> array[i::text, 'd'];
+    v_leases := p_sign * (p_counted #> array[i::text, 'n'])::int;
+    v_holders := p_sign * (p_counted #> array[i::text, 'h'])::int;
+    update hwqueue.term_count k
+    set leases = k.leases + v_leases, holders = k.holders + v_holders, updates = k.updates + 1,
+        dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
+    where k.updates < 32 and k.ctid = (
+      select x.ctid from hwqueue.term_count x
+      where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain limit 1 for no key update skip locked);
+    if not found then
+      perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
   end loop;
+  return v_counts;
 end
 $$;
 
@@ -758,6 +762,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.are_among(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
+    LANGUAGE sql IMMUTABLE
+    AS $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
+
 CREATE FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -765,7 +773,7 @@ begin
   return not exists (
     select 1 from unnest(p_touched) t
     join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
-    where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and k.holders <> 0);
+    where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and t.counts and k.holders <> 0);
 end
 $$;
 
@@ -2107,7 +2115,8 @@ begin
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if coalesce(v_places, '{}') = '{}' then
-      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
+      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain,
+        case when v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end, v_queue_ids, p_tasks, v_front.window_size,
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;
@@ -2259,7 +2268,7 @@ begin
   -- head: as in settle_and_claim
   if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
       select q.* into v_front
@@ -3139,17 +3148,23 @@ $$;
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
+declare
+  v_term hwqueue.touched_term;
+  v_counted jsonb;
 begin
-  return (
-    select jsonb_agg(jsonb_build_object('t', t.term_id, 'd', t.place, 'n', t.counts::int, 'h', (t.use = 'away' and t.decides)::int) order by t.term_id)
-    from unnest(p_touched) t
-    where t.counts or t.use = 'away');
+  foreach v_term in array p_touched loop
+    if v_term.counts or v_term.use = 'away' then
+      v_counted := coalesce(v_counted, '[]') || jsonb_build_object(
+        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int, 'h', (v_term.use = 'away' and v_term.decides)::int);
+    end if;
+  end loop;
+  return v_counted;
 end
 $$;
 
 CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
-    AS $$ select hwqueue.counted_terms(hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)) $$;
+    AS $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)).touched) $$;
 
 CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3283,7 +3298,7 @@ begin
   end if;
   reason := v_entered.reason;
   counted := v_entered.counted;
-  is_named := v_class.target is not null or hwqueue.names_lease(p_class_id, p_shard);
+  is_named := v_entered.is_named;
   if is_named then
     only_lease := v_lease;  -- what was decided holds for this lease of the class, not for others
   end if;
@@ -3720,48 +3735,47 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_touched hwqueue.touched_term[] := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
+  v_terms record := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
   v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
   v_starts boolean := false;
+  v_gates record;
+  v_free boolean;
+  v_plain boolean;
+  v_empty boolean := false;
   v_facts jsonb;
-  v_alone text[];
-  v_shared text[];
 begin
+  is_named := p_class.target is not null or v_terms.is_named;
   if v_joins then
     v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
     v_starts := hwqueue.starts_group(p_class, v_facts);
   end if;
-  select coalesce(array_agg(g.place) filter (where g.alone), '{}'), coalesce(array_agg(g.place) filter (where not g.alone), '{}')
-  into v_alone, v_shared
-  from (
-    -- a group's gate is one for all places. A member that goes by another group shares it, too: two may each be the other's first
-    select t.term_id || '@' || case t.use when 'toward' then '' else t.place end as place,
-           t.decides and (v_starts or t.use <> 'toward') as alone
-    from unnest(v_touched) t
-    where t.use in ('away', 'apart', 'cap', 'skew') and t.domain <> 'node' and t.place <> ''
-       or t.use = 'toward' and t.counts and v_joins
-  ) g;
+  v_gates := hwqueue.gates_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
+  v_free := v_gates.alone = '{}' and v_gates.shared = '{}';
+  v_plain := v_gates.is_plain and not v_terms.is_named and p_class.service_id is null and p_class.trusts = '{}';
   -- a first look, if there is anything that it could come upon: mostly that is the end of it
-  if v_alone = '{}' and v_shared = '{}' or v_joins or not hwqueue.are_empty(v_touched, p_shard) then
-    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
-    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_alone = '{}' and v_shared = '{}', p_exact, p_now, p_shard);
+  if not v_joins then
+    v_empty := hwqueue.are_empty(v_terms.touched, p_shard);
   end if;
-  if reason is null and (v_alone <> '{}' or v_shared <> '{}') then
-    if hwqueue.lock_gates(v_alone, v_shared, p_shard) then
+  if not v_empty or v_free and not v_plain then
+    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
+    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_free, p_exact, p_now, p_shard);
+  end if;
+  if reason is null and not v_free then
+    if not hwqueue.lock_gates(v_gates.alone, v_gates.shared, p_shard) then
+      reason := 'busy';
+    elsif not v_plain or not hwqueue.are_empty(v_terms.touched, p_shard) then
       -- what was read before the gates were ours may have changed
       v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
       reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
                      else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
-    else
-      reason := 'busy';
     end if;
   end if;
   if reason is null then
-    counted := hwqueue.counted_terms(v_touched);
+    counted := hwqueue.counted_terms(v_terms.touched);
   end if;
 end
 $$;
@@ -4536,6 +4550,7 @@ CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, 
     AS $$
 declare
   v_claim hwqueue.claim;
+  v_counts int;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -4548,7 +4563,7 @@ begin
     perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
   end if;
   if v_claim.counted is not null then
-    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+    v_counts := hwqueue.add_counts(v_claim.counted, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
   values (p_shard, p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id, v_claim.attempt,
@@ -4869,18 +4884,19 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_eligible hwqueue.profile_queue := p_eligible;
-  v_mark record;
+  v_is_front boolean;
+  v_mark bigint;
   v_front record;
   v_seen record;
 begin
   positions := '{}';
-  if not p_eligible.is_even
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard) then
+  if p_front.is_front is not true and (not p_eligible.is_even
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
     return;
   end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
@@ -4892,16 +4908,20 @@ begin
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_mark := hwqueue.only_mark(p_eligible.queue_id, p_shard);
-  if v_mark.is_front then
-    tier := v_mark.tier;
-    rank := v_mark.rank;
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark.position, p_window, p_limit, p_now, p_shard);
+  v_is_front := p_front.is_front;
+  tier := p_front.tier;
+  rank := p_front.rank;
+  v_mark := p_front.position;
+  if v_is_front is not true then
+    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_mark from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
+  end if;
+  if v_is_front then
+    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark, p_window, p_limit, p_now, p_shard);
     positions := v_seen.positions;
   end if;
   if positions = '{}' then  -- the mark lags behind, or there is none
     v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or v_mark.is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark.position) then
+    if v_front.tier is null or v_is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark) then
       return;
     end if;
     tier := v_front.tier;
@@ -4910,7 +4930,8 @@ begin
   end if;
   positions := v_seen.positions;
   classes := v_seen.classes;
-  checked := coalesce(v_seen.checked, array(select c from unnest(p_eligible.checked) c where c = any (v_seen.classes)));
+  checked := v_seen.checked;
+  head := v_seen.head;
 end
 $$;
 
@@ -4980,6 +5001,34 @@ CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
 CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
+
+CREATE FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+  v_term hwqueue.touched_term;
+  v_gate int;
+  v_own int := 0;
+begin
+  alone := '{}';
+  shared := '{}';
+  is_plain := not p_joins;
+  foreach v_term in array p_touched loop
+    is_plain := is_plain and v_term.is_plain and (not v_term.decides or v_term.use in ('away', 'cap', 'soft') and v_term.place <> '');
+    v_own := v_own + v_term.decides::int;
+    if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
+       or v_term.use = 'toward' and v_term.counts and p_joins then
+      v_gate := hwqueue.gate_of(v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end);
+      if v_term.decides and (p_starts or v_term.use <> 'toward') then
+        alone := case when v_gate = any (alone) then alone else alone || v_gate end;
+      else
+        shared := case when v_gate = any (shared) then shared else shared || v_gate end;
+      end if;
+    end if;
+  end loop;
+  is_plain := is_plain and v_own = p_terms;
+end
+$$;
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6928,25 +6977,21 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-  v_alone int[] := '{}';
-  v_shared int[] := '{}';
   v_locked int := 0;
 begin
   if p_alone <> '{}' then
-    v_alone := array(select distinct hwqueue.gate_of(a) from unnest(p_alone) a);
     select count(*) into v_locked from (
-      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_alone) for no key update skip locked) l;
+      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (p_alone) for no key update skip locked) l;
   end if;
-  if v_locked = cardinality(v_alone) and p_shared <> '{}' then
-    v_shared := array(select distinct hwqueue.gate_of(s) from unnest(p_shared) s);
+  if v_locked = cardinality(p_alone) and p_shared <> '{}' then
     select v_locked + count(*) into v_locked from (
-      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (v_shared) for share skip locked) l;
+      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (p_shared) for share skip locked) l;
   end if;
-  return v_locked = cardinality(v_alone) + cardinality(v_shared);
+  return v_locked = cardinality(p_alone) + cardinality(p_shared);
 end
 $$;
 
@@ -7222,7 +7267,16 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
          w.positions[1] + case when cardinality(e.classes) = 1 then 1031
                                when cardinality(e.classes) <= 64 then least(q.window_size, 40) - 1
                                else q.window_size - 1 end,
-         e.is_even and e.checked = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id]
+  from hwqueue.queue q
+  left join lateral (  -- limit: as a plain join it may read all queues of the profile
+    select x.* from hwqueue.profile_queue x
+    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
+  left join lateral (
+    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
+  cross join lateral (
+    select e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
@@ -7236,15 +7290,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null,
-         array[q.queue_id]
-  from hwqueue.queue q
-  left join lateral (  -- limit: as a plain join it may read all queues of the profile
-    select x.* from hwqueue.profile_queue x
-    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
-  left join lateral (
-    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
+             order by r.rank, r.position limit 1) is null as is_front offset 0) f
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
@@ -7254,7 +7300,7 @@ CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_c
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
          k.marks, k.tier, k.rank, k.position,
          least(k.last + k.position - k.mark, case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
-         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, array_agg(k.queue_id) over ()
+         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over ()
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
            f.tier, f.rank, f.position, l.last, l.position as mark,
@@ -7824,17 +7870,6 @@ CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uui
     select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $_$;
-
-CREATE FUNCTION hwqueue.names_lease(p_class_id bigint, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  perform 1 from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-  where m.shard_id = p_shard and m.class_id = p_class_id and t.spec #> '{all,0,lease}' is not null limit 1;
-  return found;
-end
-$$;
 
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -10291,7 +10326,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
@@ -10304,15 +10339,27 @@ declare
 begin
   v_picked.score := 0;
   if p_is_plain then
-    select s.* into v_eligible
-    from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+    if p_front.is_front and p_front.checked <> '{}' then
+      v_eligible.shard_id := p_shard;
+      v_eligible.profile_id := p_state.profile_id;
+      v_eligible.queue_id := p_front.queue_id;
+      v_eligible.classes := p_front.classes;
+      v_eligible.task_names := p_front.task_names;
+      v_eligible.most_cpu_milli := p_front.most_cpu_milli;
+      v_eligible.most_memory_mib := p_front.most_memory_mib;
+      v_eligible.is_even := true;
+      v_eligible.checked := p_front.checked;
+    else
+      select s.* into v_eligible
+      from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
+    end if;
     if v_eligible.checked = '{}' then
       v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
                                             p_tried_rank, p_tried_position, '{}', p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
     elsif v_eligible.checked is not null then
-      v_front := hwqueue.take_at_front(v_eligible, p_state, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
+      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
       v_picked.places := v_front.places;
       v_picked.counted := v_front.counted;
       v_picked.entry := v_front.entry;
@@ -10323,7 +10370,7 @@ begin
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
     v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' then
+  elsif p_state.meets_blocked or v_blocked <> '{}' then
     perform hwqueue.note_met(p_state, v_blocked <> '{}', false, p_shard);
   end if;
   return v_picked;
@@ -12989,7 +13036,7 @@ begin
   -- head: as in claim_task
   if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) then
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
       select q.* into v_front
@@ -13713,23 +13760,28 @@ CREATE FUNCTION hwqueue.storage_path() RETURNS text
     LANGUAGE sql STABLE
     AS $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
 
-CREATE FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
+  v_leases uuid[];
+  v_times timestamptz[];
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
 begin
   if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
-    select array_agg(e.position), array_agg(p_eligible.classes[1]) into positions, classes
+    select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked, array_agg(e.lease_id), array_agg(e.eligible_at)
+    into positions, classes, checked, v_leases, v_times
     from (
-      select r.position from hwqueue.ready r
+      select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
   elsif cardinality(p_eligible.classes) <= 200 then
-    select array_agg(e.position), array_agg(e.class_id) into positions, classes
+    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
+           array_agg(e.lease_id), array_agg(e.eligible_at)
+    into positions, classes, checked, v_leases, v_times
     from (
-      select r.position, r.class_id from hwqueue.ready r
+      select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
@@ -13749,6 +13801,8 @@ begin
       order by r.position limit p_limit) e;
   end if;
   positions := coalesce(positions, '{}');
+  head.lease_id := v_leases[1];
+  head.eligible_at := v_times[1];
 end
 $$;
 
@@ -13846,7 +13900,7 @@ CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
 
-CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -13858,12 +13912,14 @@ begin
   places := '{}';
   blocked := '{}';
   is_new := false;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
+  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
   if v_seen.positions = '{}' then
     return;
   end if;
   if v_seen.checked <> '{}' then
-    perform hwqueue.note_alive(p_state, p_now, p_shard);
+    if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+      perform hwqueue.note_alive(p_state, p_now, p_shard);
+    end if;
     v_node := hwqueue.read_node(p_state.node_id, p_shard);
     v_node.profile_id := p_state.profile_id;  -- as it is judged
     if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
@@ -13877,7 +13933,7 @@ begin
         places := hwqueue.before_checked(places, hwqueue.checked_at_front(p_state.profile_id, p_eligible.queue_id, p_shard));
         return;
       elsif blocked && v_seen.checked then
-        v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+        v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
       end if;
     end if;
   end if;
@@ -13885,7 +13941,7 @@ begin
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
                                    array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
   elsif v_seen.positions <> '{}' then
-    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, p_limit, v_node, p_now, p_shard);
+    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
     places := v_taken.places;
     counted := v_taken.counted;
     entry := v_taken.entry;
@@ -13984,17 +14040,19 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_is_checked boolean[] := array(select c in (select unnest(p_checked)) from unnest(p_classes) c);
+  v_is_checked boolean[] := case when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+                            else hwqueue.are_among(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
   v_last int;
-  v_head record;
+  v_head hwqueue.entry_head;
   v_verdict record;
   v_taken record;
+  v_counts int;
 begin
   places := '{}';
   while v_first <= v_count loop
@@ -14007,11 +14065,14 @@ begin
       places := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
       exit when places <> '{}';
     else
-      select r.lease_id, r.eligible_at into v_head from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit 1;
-      if found then
+      v_head := p_head;
+      if v_first > 1 or v_head.lease_id is null then
+        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+          and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
+        order by r.position limit 1;
+      end if;
+      if v_head.lease_id is not null then
         v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
         if v_verdict.reason is not null then
           blocked := p_classes[v_first];
@@ -14023,7 +14084,7 @@ begin
           case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
           v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
-          perform hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          v_counts := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
           if v_verdict.is_named then
             perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
           end if;
@@ -14794,23 +14855,28 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
   cross join generate_series(1, 15) b(bucket)
 $$;
 
-CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS hwqueue.touched_term[]
+CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-  return array(
-    select row(t.term_id, t.use, t.domain, coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-               bool_or(u.decides), bool_or(u.counts))::hwqueue.touched_term
+  select coalesce(array_agg(
+           row(t.term_id, t.use, t.domain, coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+               t.decides, t.counts, t.lease_id is null and (t.published_at is not null or not t.decides and not t.holds_up))::hwqueue.touched_term
+           order by t.term_id) filter (where t.decides or coalesce(t.lease_id = p_lease, true)), '{}'),
+         coalesce(bool_or(t.is_member and t.lease_id is not null), false)
+  into touched, is_named
+  from (
+    select t.term_id, t.use, t.domain, t.spec, t.published_at, t.holds_up, (t.spec #>> '{all,0,lease}')::uuid as lease_id,
+           bool_or(u.decides) as decides, bool_or(u.counts) as counts, bool_or(u.is_member) as is_member
     from (
-      select k.term_id, true as decides, (s.value -> 'self')::boolean as counts
+      select k.term_id, true as decides, (s.value -> 'self')::boolean as counts, false as is_member
       from jsonb_array_elements(p_class.terms) s
       join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
       union all
-      select m.term_id, false, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
+      select m.term_id, false, true, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
     ) u
     join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
-    where u.decides or coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-    group by t.shard_id, t.term_id);
+    group by t.shard_id, t.term_id) t;
 end
 $$;
 
@@ -14843,7 +14909,7 @@ begin
         select e.positions, e.classes into v_positions, v_seen
         from hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, p_now, p_shard) e;
       end if;
-      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, v_limit, p_node, p_now, p_shard);
+      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null, v_limit, p_node, p_now, p_shard);
       exit when v_taken.places <> '{}' or v_taken.blocked is not null
         or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
@@ -15229,13 +15295,17 @@ CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueu
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_patience interval := coalesce(p_class.patience, (
-    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
+  v_patience interval := p_class.patience;
   v_here double precision;
   v_range hwqueue.class_range;
 begin
   wait := '0';
   is_known := true;
+  if p_class.preferred = '[]' and hwqueue.node_taints(p_node) = '[]' then
+    return;  -- all nodes are as good
+  elsif v_patience is null then
+    v_patience := (select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
+  end if;
   if p_eligible_at + v_patience <= p_now then
     return;
   end if;
@@ -15665,6 +15735,24 @@ CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
                        order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b))
     else p_expr - array['term', 'tally'] end
+$$;
+
+CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_row record;
+begin
+  select k.ctid as place, k.leases, k.holders, k.dropped_xid into v_row
+  from hwqueue.term_count k
+  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain
+  limit 1 for no key update skip locked;
+  delete from hwqueue.term_count k where k.ctid = v_row.place;
+  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0), p_holders + coalesce(v_row.holders, 0), 0,
+         case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
+  from hwqueue.term t where t.shard_id = p_shard and t.term_id = p_term_id;  -- pruned meanwhile: nobody asks any more
+end
 $$;
 
 CREATE FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
@@ -17351,6 +17439,8 @@ REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.are_among(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_own(p_tenants jsonb) FROM PUBLIC;
@@ -17630,7 +17720,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -17730,7 +17820,7 @@ REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
@@ -17741,6 +17831,8 @@ REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer)
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gate_of(p_place text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -17991,7 +18083,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone text[], p_shared text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18070,8 +18162,6 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.names_lease(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18277,7 +18367,7 @@ REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18616,7 +18706,7 @@ REVOKE ALL ON FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
@@ -18636,7 +18726,7 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
@@ -18644,7 +18734,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigin
 
 REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -18706,7 +18796,7 @@ REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit v
 
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
 
@@ -18810,6 +18900,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_costs integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 

@@ -5,6 +5,23 @@ where w.class_id = 0 and w.tiers = '{}';
 -- What look_at_queue and look_at_queues say.
 create type hwqueue.queue_look as (
   queue_id int, name text, claim_timeout interval, window_size int, classes bigint[], task_names text[], most_cpu_milli bigint,
-  most_memory_mib bigint, marks int, tier smallint, rank bigint, position bigint, last bigint, is_first boolean, queue_ids int[]
+  most_memory_mib bigint, marks int, tier smallint, rank bigint, position bigint, last bigint, is_front boolean, is_first boolean,
+  checked bigint[], queue_ids int[]
 );
+
+-- The first of some entries: whose it is, and since when it could be claimed.
+create type hwqueue.entry_head as (lease_id uuid, eligible_at timestamptz);
+-- Whether a term is a matter of counts alone.
+alter type hwqueue.touched_term add attribute is_plain boolean;
+-- Functions that give more than they did.
+drop function if exists hwqueue.touched_terms(hwqueue.placement_class, uuid, hwqueue.node, int);
+drop function if exists hwqueue.lock_gates(text[], text[], int);
+drop function if exists hwqueue.enter_terms(hwqueue.placement_class, uuid, hwqueue.node, boolean, timestamptz, int);
+drop function if exists hwqueue.names_lease(bigint, int);
+drop function if exists hwqueue.add_counts(jsonb, int, int);
+drop function if exists hwqueue.front_entries(hwqueue.profile_queue, hwqueue.node_state, text[], int, bigint[], hwqueue.headroom, int, timestamptz, int);
+drop function if exists hwqueue.stretch_entries(hwqueue.profile_queue, text[], hwqueue.headroom, smallint, bigint, bigint, int, int, timestamptz, int);
+drop function if exists hwqueue.take_entries(bigint[], bigint[], bigint[], smallint, bigint, int, hwqueue.node, timestamptz, int);
+drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, text[], int, hwqueue.headroom, int, timestamptz, int);
+drop function if exists hwqueue.pick_places(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, int[], text[], int, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.look_at_queue(text, bigint, xid8, xid8[], timestamptz, int);

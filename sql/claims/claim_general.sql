@@ -64,7 +64,8 @@ begin
         v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
         case when v_state.is_counted then 1 else v_left end, v_now, p_shard) end;
     if coalesce(v_places, '{}') = '{}' then
-      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain, v_queue_ids, p_tasks, v_front.window_size,
+      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain,
+        case when v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end, v_queue_ids, p_tasks, v_front.window_size,
         case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;

@@ -8,6 +8,7 @@ language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
+  v_counts int;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -20,7 +21,7 @@ begin
     perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
   end if;
   if v_claim.counted is not null then
-    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+    v_counts := hwqueue.add_counts(v_claim.counted, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
   values (p_shard, p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id, v_claim.attempt,

@@ -1,22 +1,24 @@
 -- The oldest entries at the front of a queue that a plain node may run and has room for, as positions and classes, oldest first: p_limit of
 -- the front's tier and rank, less where they are far apart. checked: which of these classes must be checked. No entries: there are none, or
 -- the node likes some classes of this queue better than others, or has not been judged for all there are: see pick_leases.
+-- p_front: what has just been seen of the queue, if anything. head: what is known of the first entry.
 -- p_without: classes to be left out, where there are no more than 200 in all. Another session may have an entry by the time that it is locked.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window int,
+create or replace function hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window int,
   p_without bigint[], p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[])
+  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
 language plpgsql stable
 as $$
 declare
   v_eligible hwqueue.profile_queue := p_eligible;
-  v_mark record;
+  v_is_front boolean;
+  v_mark bigint;
   v_front record;
   v_seen record;
 begin
   positions := '{}';
-  if not p_eligible.is_even
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard) then
+  if p_front.is_front is not true and (not p_eligible.is_even
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
     return;
   end if;
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
@@ -28,16 +30,20 @@ begin
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_mark := hwqueue.only_mark(p_eligible.queue_id, p_shard);
-  if v_mark.is_front then
-    tier := v_mark.tier;
-    rank := v_mark.rank;
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark.position, p_window, p_limit, p_now, p_shard);
+  v_is_front := p_front.is_front;
+  tier := p_front.tier;
+  rank := p_front.rank;
+  v_mark := p_front.position;
+  if v_is_front is not true then
+    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_mark from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
+  end if;
+  if v_is_front then
+    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark, p_window, p_limit, p_now, p_shard);
     positions := v_seen.positions;
   end if;
   if positions = '{}' then  -- the mark lags behind, or there is none
     v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or v_mark.is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark.position) then
+    if v_front.tier is null or v_is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark) then
       return;
     end if;
     tier := v_front.tier;
@@ -46,32 +52,38 @@ begin
   end if;
   positions := v_seen.positions;
   classes := v_seen.classes;
-  checked := coalesce(v_seen.checked, array(select c from unnest(p_eligible.checked) c where c = any (v_seen.classes)));
+  checked := v_seen.checked;
+  head := v_seen.head;
 end
 $$;
 
 -- The entries of a tier and rank from a position on, of what a profile may run and has room for, p_limit of them within p_window positions (more
--- for a larger batch). checked: which of their classes must be checked; null: those that profile_queue lists.
+-- for a larger batch). checked: which of their classes must be checked; head: what is known of the first entry.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
   p_rank bigint, p_from bigint, p_window int, p_limit int, p_now timestamptz, p_shard int,
-  out positions bigint[], out classes bigint[], out checked bigint[])
+  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
 language plpgsql stable
 as $$
 declare
+  v_leases uuid[];
+  v_times timestamptz[];
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
 begin
   if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
-    select array_agg(e.position), array_agg(p_eligible.classes[1]) into positions, classes
+    select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked, array_agg(e.lease_id), array_agg(e.eligible_at)
+    into positions, classes, checked, v_leases, v_times
     from (
-      select r.position from hwqueue.ready r
+      select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
   elsif cardinality(p_eligible.classes) <= 200 then
-    select array_agg(e.position), array_agg(e.class_id) into positions, classes
+    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
+           array_agg(e.lease_id), array_agg(e.eligible_at)
+    into positions, classes, checked, v_leases, v_times
     from (
-      select r.position, r.class_id from hwqueue.ready r
+      select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
@@ -91,6 +103,8 @@ begin
       order by r.position limit p_limit) e;
   end if;
   positions := coalesce(positions, '{}');
+  head.lease_id := v_leases[1];
+  head.eligible_at := v_times[1];
 end
 $$;
 

@@ -1,7 +1,7 @@
 -- What a claim must know of a queue that it names, and of what a node's profile may run there; no row: it is unknown or paused.
 -- tier, rank, position: the queue's low-water mark, if it has one (marks: how many it has; most queues have one tier and rank).
--- is_first: the profile likes all its classes alike, none must be checked against others, it has seen all there are, and nothing comes
--- before the mark: then the next lease is the first of those classes from the mark on. last: how far to look for it.
+-- is_front: the profile likes all its classes alike, it has seen all there are, and nothing comes before the mark: then the next lease is
+-- the first of those classes from the mark on. last: how far to look for it. is_first: and none of them must be checked against others.
 -- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in place of its call;
 -- the looks are ordered, so that each has its index.
 create or replace function hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard int)
@@ -13,7 +13,16 @@ as $$
          w.positions[1] + case when cardinality(e.classes) = 1 then 1031
                                when cardinality(e.classes) <= 64 then least(q.window_size, 40) - 1
                                else q.window_size - 1 end,
-         e.is_even and e.checked = '{}' and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id]
+  from hwqueue.queue q
+  left join lateral (  -- limit: as a plain join it may read all queues of the profile
+    select x.* from hwqueue.profile_queue x
+    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
+  left join lateral (
+    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
+  cross join lateral (
+    select e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
@@ -27,15 +36,7 @@ as $$
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null,
-         array[q.queue_id]
-  from hwqueue.queue q
-  left join lateral (  -- limit: as a plain join it may read all queues of the profile
-    select x.* from hwqueue.profile_queue x
-    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
-  left join lateral (
-    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
+             order by r.rank, r.position limit 1) is null as is_front offset 0) f
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
@@ -51,7 +52,7 @@ as $$
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
          k.marks, k.tier, k.rank, k.position,
          least(k.last + k.position - k.mark, case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
-         bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, array_agg(k.queue_id) over ()
+         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over ()
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
            f.tier, f.rank, f.position, l.last, l.position as mark,

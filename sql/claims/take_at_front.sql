@@ -2,7 +2,7 @@
 -- blocked classes and one that must be checked comes first, which are blocked is asked in one statement. No places: nothing there can be had.
 -- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_tasks text[], p_window int,
+create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window int,
   p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int,
   out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
 language plpgsql volatile
@@ -16,12 +16,14 @@ begin
   places := '{}';
   blocked := '{}';
   is_new := false;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
+  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
   if v_seen.positions = '{}' then
     return;
   end if;
   if v_seen.checked <> '{}' then
-    perform hwqueue.note_alive(p_state, p_now, p_shard);
+    if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+      perform hwqueue.note_alive(p_state, p_now, p_shard);
+    end if;
     v_node := hwqueue.read_node(p_state.node_id, p_shard);
     v_node.profile_id := p_state.profile_id;  -- as it is judged
     if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
@@ -35,7 +37,7 @@ begin
         places := hwqueue.before_checked(places, hwqueue.checked_at_front(p_state.profile_id, p_eligible.queue_id, p_shard));
         return;
       elsif blocked && v_seen.checked then
-        v_seen := hwqueue.front_entries(p_eligible, p_state, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+        v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
       end if;
     end if;
   end if;
@@ -43,7 +45,7 @@ begin
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
                                    array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
   elsif v_seen.positions <> '{}' then
-    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, p_limit, v_node, p_now, p_shard);
+    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
     places := v_taken.places;
     counted := v_taken.counted;
     entry := v_taken.entry;

@@ -1,20 +1,22 @@
 -- Takes the oldest of these entries that can be had: of a class that must be checked (p_checked) one, which is deleted already (entry); of other
 -- classes up to p_limit that follow each other, locked. The entries are given by position and class, oldest first, of one tier, rank and score.
--- An entry that another session holds is passed over. blocked: the class that may not run here now, for that reason; nothing was taken then.
+-- p_head: what is known of the first of them, if anything. An entry that another session holds is passed over. blocked: the class that may not run here now, for that reason; nothing was taken then.
 -- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint,
-  p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
+  p_head hwqueue.entry_head, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
   out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text)
 language plpgsql volatile
 as $$
 declare
-  v_is_checked boolean[] := array(select c in (select unnest(p_checked)) from unnest(p_classes) c);
+  v_is_checked boolean[] := case when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+                            else hwqueue.are_among(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
   v_last int;
-  v_head record;
+  v_head hwqueue.entry_head;
   v_verdict record;
   v_taken record;
+  v_counts int;
 begin
   places := '{}';
   while v_first <= v_count loop
@@ -27,11 +29,14 @@ begin
       places := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
       exit when places <> '{}';
     else
-      select r.lease_id, r.eligible_at into v_head from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit 1;
-      if found then
+      v_head := p_head;
+      if v_first > 1 or v_head.lease_id is null then
+        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+          and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
+        order by r.position limit 1;
+      end if;
+      if v_head.lease_id is not null then
         v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
         if v_verdict.reason is not null then
           blocked := p_classes[v_first];
@@ -43,7 +48,7 @@ begin
           case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
           v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
-          perform hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          v_counts := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
           if v_verdict.is_named then
             perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
           end if;
@@ -82,3 +87,9 @@ begin
   end if;
 end
 $$;
+
+-- Which of these classes are among others.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.are_among(p_classes bigint[], p_others bigint[]) returns boolean[]
+language sql immutable
+as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;

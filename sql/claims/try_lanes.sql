@@ -32,7 +32,7 @@ begin
         select e.positions, e.classes into v_positions, v_seen
         from hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, p_now, p_shard) e;
       end if;
-      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, v_limit, p_node, p_now, p_shard);
+      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null, v_limit, p_node, p_now, p_shard);
       exit when v_taken.places <> '{}' or v_taken.blocked is not null
         or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back

@@ -13,13 +13,17 @@ create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_
 language plpgsql stable
 as $$
 declare
-  v_patience interval := coalesce(p_class.patience, (
-    select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id));
+  v_patience interval := p_class.patience;
   v_here double precision;
   v_range hwqueue.class_range;
 begin
   wait := '0';
   is_known := true;
+  if p_class.preferred = '[]' and hwqueue.node_taints(p_node) = '[]' then
+    return;  -- all nodes are as good
+  elsif v_patience is null then
+    v_patience := (select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
+  end if;
   if p_eligible_at + v_patience <= p_now then
     return;
   end if;

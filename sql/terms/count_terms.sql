@@ -2,39 +2,56 @@
 -- ends a claim waits for anybody: if the row is held, another one is added. counted, in a claim, says what it has added:
 --   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the term's leases}]
 
--- Adds a claim's counts (p_sign 1) or takes them away (-1). A row is updated in place 32 times, then written anew: under an old
+-- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives how many. A row is updated in place 32 times, then written anew: under an old
 -- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
 -- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns void
+create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_count record;
-  v_row record;
+  v_counts int := coalesce(jsonb_array_length(p_counted), 0);
+  v_term_id bigint;
+  v_domain text;
+  v_leases int;
+  v_holders int;
 begin
-  for v_count in
-    select (c.value ->> 't')::bigint as term_id, c.value ->> 'd' as domain, p_sign * (c.value ->> 'n')::int as leases,
-           p_sign * (c.value ->> 'h')::int as holders
-    from jsonb_array_elements(p_counted) c
-  loop
-    select k.ctid as place, k.leases, k.holders, k.updates, k.dropped_xid into v_row
-    from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_count.term_id and k.domain = v_count.domain
-    limit 1 for no key update skip locked;
-    if found and v_row.updates < 32 then
-      update hwqueue.term_count k
-      set leases = k.leases + v_count.leases, holders = k.holders + v_count.holders, updates = k.updates + 1,
-          dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
-      where k.ctid = v_row.place;
-    else
-      delete from hwqueue.term_count k where k.ctid = v_row.place;
-      insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-      select p_shard, v_count.term_id, v_count.domain, v_count.leases + coalesce(v_row.leases, 0),
-             v_count.holders + coalesce(v_row.holders, 0), 0,
-             case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
-      from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_count.term_id;  -- pruned meanwhile: nobody asks any more
+  for i in 0 .. v_counts - 1 loop
+    v_term_id := (p_counted #> array[i::text, 't'])::bigint;
+    v_domain := p_counted #>> array[i::text, 'd'];
+    v_leases := p_sign * (p_counted #> array[i::text, 'n'])::int;
+    v_holders := p_sign * (p_counted #> array[i::text, 'h'])::int;
+    update hwqueue.term_count k
+    set leases = k.leases + v_leases, holders = k.holders + v_holders, updates = k.updates + 1,
+        dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
+    where k.updates < 32 and k.ctid = (
+      select x.ctid from hwqueue.term_count x
+      where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain limit 1 for no key update skip locked);
+    if not found then
+      perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
   end loop;
+  return v_counts;
+end
+$$;
+
+-- Writes one of the rows of a count anew, with so much more; another one, if all of them are held or there are none.
+-- Locks: one row of term_count, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int, p_is_less boolean, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_row record;
+begin
+  select k.ctid as place, k.leases, k.holders, k.dropped_xid into v_row
+  from hwqueue.term_count k
+  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain
+  limit 1 for no key update skip locked;
+  delete from hwqueue.term_count k where k.ctid = v_row.place;
+  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0), p_holders + coalesce(v_row.holders, 0), 0,
+         case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
+  from hwqueue.term t where t.shard_id = p_shard and t.term_id = p_term_id;  -- pruned meanwhile: nobody asks any more
 end
 $$;
 

@@ -40,23 +40,10 @@ begin
   end if;
   reason := v_entered.reason;
   counted := v_entered.counted;
-  is_named := v_class.target is not null or hwqueue.names_lease(p_class_id, p_shard);
+  is_named := v_entered.is_named;
   if is_named then
     only_lease := v_lease;  -- what was decided holds for this lease of the class, not for others
   end if;
-end
-$$;
-
--- Whether a term that names a lease selects a class.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.names_lease(p_class_id bigint, p_shard int) returns boolean
-language plpgsql stable
-as $$
-begin
-  perform 1 from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-  where m.shard_id = p_shard and m.class_id = p_class_id and t.spec #> '{all,0,lease}' is not null limit 1;
-  return found;
 end
 $$;
 

@@ -59,8 +59,8 @@ def at_work(api: Api, kind: str, queues: int) -> tuple[Node, list[str]]:
         ("plain", 1, 4, 2, 6),
         ("plain", 2, 4, 2, 6),
         ("plain", 16, 4, 2, 6),
-        ("counted", 1, 4, 2, 6),
-        ("away", 1, 14, 7, 21),
+        ("counted", 1, 14, 8, 20),
+        ("away", 1, 14, 3, 17),
     ],
 )
 def test_statements(
