@@ -7,25 +7,30 @@ create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_
 language plpgsql volatile
 as $$
 declare
-  v_claim hwqueue.claim;
+  v_queue_id int;
+  v_node_id uuid;
+  v_attempt smallint;
+  v_claimed_at timestamptz;
+  v_assignment jsonb;
+  v_counted jsonb;
   v_counts int;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-  returning c.* into v_claim;
+  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.counted
+  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_counted;
   if not found then
     return false;
   end if;
-  if v_claim.assignment is not null then
-    perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
+  if v_assignment is not null then
+    perform hwqueue.give_back(v_node_id, v_assignment, p_shard);
   end if;
-  if v_claim.counted is not null then
-    v_counts := hwqueue.add_counts(v_claim.counted, -1, p_shard);
+  if v_counted is not null then
+    v_counts := hwqueue.add_counts(v_counted, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
-  values (p_shard, p_lease, v_claim.queue_id, hwqueue.clock(), v_claim.claimed_at, p_token, v_claim.node_id, v_claim.attempt,
-          'completed', p_result);
+  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed', p_result);
   return true;
 end
 $$;

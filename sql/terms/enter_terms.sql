@@ -119,13 +119,15 @@ begin
     reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_free, p_exact, p_now, p_shard);
   end if;
   if reason is null and not v_free then
-    if not hwqueue.lock_gates(v_gates.alone, v_gates.shared, p_shard) then
-      reason := 'busy';
-    elsif not v_plain or not hwqueue.are_empty(v_terms.touched, p_shard) then
+    if hwqueue.lock_gates(v_gates.alone, v_gates.shared, p_shard) then
       -- what was read before the gates were ours may have changed
-      v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-      reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
-                     else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
+      if not v_plain or not hwqueue.are_empty(v_terms.touched, p_shard) then
+        v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+        reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
+                       else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
+      end if;
+    else
+      reason := 'busy';
     end if;
   end if;
   if reason is null then

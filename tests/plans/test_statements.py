@@ -63,9 +63,7 @@ def at_work(api: Api, kind: str, queues: int) -> tuple[Node, list[str]]:
         ("away", 1, 14, 3, 17),
     ],
 )
-def test_statements(
-    api: Api, kind: str, queues: int, claim: int, complete: int, both: int
-) -> None:
+def test_statements(api: Api, kind: str, queues: int, claim: int, complete: int, both: int) -> None:
     node, names = at_work(api, kind, queues)
     claims: list[dict[str, Any]] = []
     found = [statements(api, lambda: claims.extend(api.claim(node, *names)) or claims)]
@@ -77,5 +75,3 @@ def test_statements(
     call = {**node.who, **done, "settle": [], "queues": names}
     found.append(statements(api, lambda: api.rows("settle_and_claim", **call)))
     assert found == [claim, complete, both]
-
-

@@ -201,9 +201,11 @@ def test_terms_do_not_wait_for_a_producer_that_came_later(
             producer.begin()
             producer.direct.update(first, {"available_at": clock.now().isoformat()})
             idle.rollback()
-            granted = []
-            for _ in range(6):
+            granted: list[UUID] = []
+            for _ in looks():  # other tests' transactions hold terms up as well
                 direct.reap()
                 granted += ids(direct.claim(OTHER, *node))
+                if granted:
+                    break
             producer.commit()
     assert granted == [other]
