@@ -7274,16 +7274,19 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     AS $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
          cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
-         w.positions[1] + case when cardinality(e.classes) = 1 then 1031
-                               when cardinality(e.classes) <= 64 then least(q.window_size, 40) - 1
-                               else q.window_size - 1 end,
+         case when cardinality(e.classes) > 1 then (
+                select r.position from hwqueue.ready r
+                where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1] and r.position >= w.positions[1]
+                order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
+              when w.stands then w.positions[1] + 1031
+              else 9223372036854775807 end,
          f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id]
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
     where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
-    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+    select m.tiers, m.ranks, m.positions, m.version < m.stands_until as stands from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   cross join lateral (
     select e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
@@ -7309,11 +7312,11 @@ CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_c
     AS $$
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
          k.marks, k.tier, k.rank, k.position,
-         least(k.last + k.position - k.mark, case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
+         least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
          null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over ()
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
-           f.tier, f.rank, f.position, l.last, l.position as mark,
+           f.tier, f.rank, f.position, l.last,
            l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned) and (p_tasks is null or cardinality(l.task_names) <= 50 and l.task_names <@ p_tasks)
                   or f.tier is null and (

@@ -98,11 +98,15 @@ class Direct:
 
     def claim(self, queue: str, node: UUID, epoch: int, qty: int = 1) -> list[Row]:
         """Claim up to `qty` leases."""
+        return self.claim_any([queue], node, epoch, qty)
+
+    def claim_any(self, queues: Sequence[str], node: UUID, epoch: int, qty: int = 1) -> list[Row]:
+        """Claim up to `qty` leases of several queues."""
         return self._rows(
             "select lease_id, claim_token, attempt, score, expires_at, assignment"
             " from hwqueue.claim_task("
             "p_queues => %s, p_node => %s, p_epoch => %s, p_qty => %s)",
-            [queue],
+            list(queues),
             node,
             epoch,
             qty,

@@ -58,6 +58,36 @@ def test_an_open_claim_of_the_best_class(
         assert set(got) == {*leases[HELD:], worst}
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("queues", [1, 2])
+def test_an_open_claim_at_the_head(
+    conn: psycopg.Connection, dsn: str, classes: int, queues: int
+) -> None:
+    """What it has taken is passed, and in the order of the queues."""
+    direct = Direct(conn)
+    names = [QUEUE, "other"][:queues]
+    holder_node, other_node = (register(conn, number) for number in (1, 2))
+    for name in names:
+        direct.create_queue(name)
+        direct.spawn_many(name, [{"labels": {"n": str(n)}} for n in range(classes)])
+    for node in (holder_node, other_node) * classes:
+        for name in names:
+            direct.claim(name, *node)
+    while any(direct.claim(name, *node, qty=50) for name in names for node in (holder_node,)):
+        pass
+    leases = [
+        direct.spawn(names[n % queues], {"labels": {"n": str(n % classes)}})["lease_id"]
+        for n in range(12)
+    ]
+    with interleave(dsn, SHORT) as actor:
+        holder, other = actor(), actor()
+        holder.begin()
+        took = [holder.direct.claim_any(names, *holder_node) for _ in range(2)]
+        got = [other.direct.claim_any(names, *other_node) for _ in range(2)]
+    found = [row["lease_id"] for rows in took + got for row in rows]
+    assert found == leases[:4]
+
+
 @nodes
 def test_an_open_claim_of_classes_that_the_node_knows(
     conn: psycopg.Connection, dsn: str, spec: Options

@@ -74,10 +74,11 @@ def test_only_its_tasks(api: Api) -> None:
 def test_leases_of_one_node_in_one_of_them(api: Api) -> None:
     """A lease that names the node is not in what its profile may run."""
     one, two, node = api.queue(), api.queue(), api.node()
-    first = api.spawn(one)
+    known = [api.spawn(one), api.spawn(two)]
+    assert drained(api, node, one, two) == known
     named = api.spawn(two, placement={"require": [{"node": str(node.node_id)}]})
-    last = api.spawn(one)
-    assert drained(api, node, one, two) == [first, named, last]
+    leases = [api.spawn(queue) for queue in (two, one, two)]
+    assert drained(api, node, one, two) == [named, *leases]
 
 
 def test_more_queues_than_a_claim_compares_at_once(api: Api) -> None:

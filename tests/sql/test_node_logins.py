@@ -119,6 +119,19 @@ def test_the_tables_here_have_all_that_workers_may_call() -> None:
     assert tried | FOR_NOBODY == {name for name, roles in MAY_CALL.items() if WORKER in roles}
 
 
+def test_another_login_takes_nothing_from_the_head_of_a_queue(api: Api, scene: Scene) -> None:
+    """Where a claim looks at little else."""
+    claim = {**scene.node.who, "queues": [scene.queue]}
+    for _ in range(4):
+        api.spawn(scene.queue)
+        assert len(scene.owner.rows("claim_task", **claim)) == 1
+    api.spawn(scene.queue)
+    before = api.contents()
+    with refusing("QHN04"):
+        scene.other.rows("claim_task", **claim)
+    assert api.contents() == before
+
+
 @pytest.mark.parametrize("how", FOR_A_NODE)
 def test_another_login_does_nothing_for_a_node(api: Api, scene: Scene, how: str) -> None:
     function, arguments = FOR_A_NODE[how]
