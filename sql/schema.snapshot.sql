@@ -2279,7 +2279,7 @@ begin
     else
       select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
-                                  p_tasks, p_shard) q;
+                                  p_shard) q;
     end if;
     v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
       and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
@@ -7307,7 +7307,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
-CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_tasks text[], p_shard integer) RETURNS SETOF hwqueue.queue_look
+CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) RETURNS SETOF hwqueue.queue_look
     LANGUAGE sql STABLE
     AS $$
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
@@ -7318,7 +7318,7 @@ CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_c
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
            f.tier, f.rank, f.position, l.last,
            l.marks = 1 and l.tier = 0
-             and (l.is_first and l.queue_id <> all (p_pinned) and (p_tasks is null or cardinality(l.task_names) <= 50 and l.task_names <@ p_tasks)
+             and (l.is_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
                     where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
@@ -13057,7 +13057,7 @@ begin
     else
       select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
-                                  p_tasks, p_shard) q;
+                                  p_shard) q;
     end if;
     v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
       and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
@@ -18116,7 +18116,7 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], 
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_tasks text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

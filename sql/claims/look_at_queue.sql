@@ -45,11 +45,11 @@ as $$
 $$;
 
 -- The same of several queues: the one whose first entry comes first of all, from there on (rank, position) to the first entry of the next (last),
--- and the ids of all. is_first: each of the queues is open and is as look_at_queue says, of these tasks, or is empty; else what comes first
--- is not known here. No row: none of them is open.
+-- and the ids of all. is_first: each of the queues is open and is as look_at_queue says, without leases of this node alone (p_pinned), which may
+-- be liked better, or is empty; else what comes first is not known here. No row: none of them is open.
 -- Locks: none. Raises: nothing. Idempotent: yes. Inlined like the other.
 create or replace function hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[],
-                                                  p_pinned int[], p_tasks text[], p_shard int)
+                                                  p_pinned int[], p_shard int)
 returns setof hwqueue.queue_look
 language sql stable
 as $$
@@ -61,7 +61,7 @@ as $$
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
            f.tier, f.rank, f.position, l.last,
            l.marks = 1 and l.tier = 0
-             and (l.is_first and l.queue_id <> all (p_pinned) and (p_tasks is null or cardinality(l.task_names) <= 50 and l.task_names <@ p_tasks)
+             and (l.is_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
                     where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank

@@ -62,7 +62,7 @@ begin
     else
       select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
-                                  p_tasks, p_shard) q;
+                                  p_shard) q;
     end if;
     v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
       and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);

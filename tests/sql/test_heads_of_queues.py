@@ -72,13 +72,15 @@ def test_only_its_tasks(api: Api) -> None:
 
 
 def test_leases_of_one_node_in_one_of_them(api: Api) -> None:
-    """A lease that names the node is not in what its profile may run."""
-    one, two, node = api.queue(), api.queue(), api.node()
+    """A lease that names the node is not in what its profile may run, and may be liked better."""
+    one, two, node = api.queue(), api.queue(), api.node(labels={"zone": "a"})
     known = [api.spawn(one), api.spawn(two)]
     assert drained(api, node, one, two) == known
-    named = api.spawn(two, placement={"require": [{"node": str(node.node_id)}]})
-    leases = [api.spawn(queue) for queue in (two, one, two)]
-    assert drained(api, node, one, two) == [named, *leases]
+    mine = {"require": [{"node": str(node.node_id)}]}
+    liked = {"prefer": [{"weight": 50, "when": {"tags": {"zone": "a"}}}]}
+    leases = [api.spawn(queue) for queue in (one, two)]
+    named = [api.spawn(two, placement=mine | liked), api.spawn(two, placement=mine)]
+    assert drained(api, node, one, two) == [named[0], *leases, named[1]]
 
 
 def test_more_queues_than_a_claim_compares_at_once(api: Api) -> None:
