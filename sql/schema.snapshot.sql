@@ -17147,8 +17147,6 @@ CREATE INDEX placement_class_labels ON hwqueue.placement_class USING gin (labels
 
 CREATE INDEX placement_class_queue ON hwqueue.placement_class USING btree (shard_id, queue_id);
 
-CREATE INDEX placement_class_required ON hwqueue.placement_class USING gin (required jsonb_path_ops);
-
 CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
 
 CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (shard_id, service_id) WHERE (service_id IS NOT NULL);

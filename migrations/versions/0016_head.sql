@@ -2,6 +2,9 @@
 update hwqueue.low_water w set tiers = '{0}', ranks = '{0}', positions = '{0}', moved = array[w.version]
 where w.class_id = 0 and w.tiers = '{}';
 
+-- Nobody looks classes up by what they require: the index slowed spawns of new classes for nothing.
+drop index hwqueue.placement_class_required;
+
 -- What look_at_queue and look_at_queues say.
 create type hwqueue.queue_look as (
   queue_id int, name text, claim_timeout interval, window_size int, classes bigint[], task_names text[], most_cpu_milli bigint,
