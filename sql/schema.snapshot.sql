@@ -2126,6 +2126,7 @@ begin
       if v_places = '{}' then
         exit when v_looked or hwqueue.promote_due(v_queue_ids, v_left + 20, v_now, p_shard) = 0;
         v_looked := true;
+        v_promoted := 1;  -- what was looked at before is old
         v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
         continue;
       end if;
@@ -3612,7 +3613,7 @@ $$;
 CREATE FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
     AS $$
-  select (date_part('epoch', p_now) * 10)::bigint || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end || p_shard
+  select (date_part('epoch', p_now) * 10)::bigint || '/' || p_shard || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end
 $$;
 
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
@@ -7317,12 +7318,12 @@ CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_c
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
            f.tier, f.rank, f.position, l.last,
-           l.marks = 1 and l.tier = 0
+           coalesce(l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
                     where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
-                    order by r.rank, r.position limit 1) is null) as is_known
+                    order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
     cross join lateral hwqueue.look_at_queue(n.name, p_profile_id, p_classes_seen, p_classes_unseen, p_shard) l
     left join lateral (
@@ -9476,13 +9477,12 @@ CREATE FUNCTION hwqueue.oldest_holder(p_relation regclass) RETURNS xid8
     AS $$
   select coalesce((
     select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
-    where not exists (
-      select from pg_locks l
-      where l.locktype = 'transactionid' and l.transactionid = r.xid::xid and l.mode = 'ExclusiveLock' and l.granted
-        and l.virtualtransaction not in (
-          select c.virtualtransaction from pg_locks c
-          where c.locktype = 'relation' and c.relation = p_relation and c.mode <> 'AccessShareLock' and c.granted
-            and c.database = (select d.oid from pg_database d where d.datname = current_database())))
+    where r.xid::xid not in (  -- a list, not "exists": made once, by hash
+      select l.transactionid from pg_locks l
+      where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.virtualtransaction not in (
+        select c.virtualtransaction from pg_locks c
+        where c.locktype = 'relation' and c.relation = p_relation and c.mode <> 'AccessShareLock' and c.granted
+          and c.database = (select d.oid from pg_database d where d.datname = current_database())))
     order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
 $$;
 
@@ -10588,7 +10588,7 @@ begin
   v_from := coalesce(p_from, v_from, '-infinity');
   v_due := array(
     select d.entry
-    from unnest(p_queue_ids) q(queue_id)
+    from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q  -- one's own locks are not skipped: each queue once
     cross join lateral (
       select s as entry, s.available_at from hwqueue.scheduled s
       where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at >= v_from and s.available_at <= p_now
@@ -15816,7 +15816,7 @@ begin
     select m.* from (
       select o.tier, o.rank, o.position, o.moved
       from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions, p_marks.moved) o(tier, rank, position, moved)
-      where (o.tier, o.rank) <> (p_tier, p_rank) and (p_marks.class_id <> 0 or o.moved > v_version - 257)
+      where (o.tier, o.rank) <> (p_tier, p_rank) and o.position > 0 and (p_marks.class_id <> 0 or o.moved > v_version - 257)
       union all
       select p_tier, p_rank, greatest(p_old, p_new), v_version
     ) m order by m.moved desc limit 16

@@ -75,6 +75,7 @@ begin
       if v_places = '{}' then
         exit when v_looked or hwqueue.promote_due(v_queue_ids, v_left + 20, v_now, p_shard) = 0;
         v_looked := true;
+        v_promoted := 1;  -- what was looked at before is old
         v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
         continue;
       end if;

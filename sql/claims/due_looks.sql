@@ -8,7 +8,7 @@
 create or replace function hwqueue.due_look(p_queues text[], p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
-  select (date_part('epoch', p_now) * 10)::bigint || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end || p_shard
+  select (date_part('epoch', p_now) * 10)::bigint || '/' || p_shard || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end
 $$;
 
 -- Makes due leases of queues ready as promote_due does, unless the session has looked for them. Gives how many; null: it has.

@@ -60,12 +60,12 @@ as $$
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
            f.tier, f.rank, f.position, l.last,
-           l.marks = 1 and l.tier = 0
+           coalesce(l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
                     where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
-                    order by r.rank, r.position limit 1) is null) as is_known
+                    order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
     cross join lateral hwqueue.look_at_queue(n.name, p_profile_id, p_classes_seen, p_classes_unseen, p_shard) l
     left join lateral (

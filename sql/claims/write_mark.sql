@@ -10,7 +10,7 @@ end
 $$;
 
 -- Writes marks anew, that of one tier and rank moved on from p_old to p_new, if that is further. Keeps 16; the oldest go, and of a queue those that
--- 256 versions did not move, so that it comes back to one. p_stands: for the next 256 versions claims shall look for marks of classes.
+-- 256 versions did not move, so that it comes back to one; one at 0, as the first is, says nothing. p_stands: for the next 256 versions claims shall look for marks of classes.
 -- Locks: the caller holds the newest row of the queue's marks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint,
                                               p_stands boolean) returns void
@@ -33,7 +33,7 @@ begin
     select m.* from (
       select o.tier, o.rank, o.position, o.moved
       from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions, p_marks.moved) o(tier, rank, position, moved)
-      where (o.tier, o.rank) <> (p_tier, p_rank) and (p_marks.class_id <> 0 or o.moved > v_version - 257)
+      where (o.tier, o.rank) <> (p_tier, p_rank) and o.position > 0 and (p_marks.class_id <> 0 or o.moved > v_version - 257)
       union all
       select p_tier, p_rank, greatest(p_old, p_new), v_version
     ) m order by m.moved desc limit 16

@@ -22,7 +22,7 @@ begin
   v_from := coalesce(p_from, v_from, '-infinity');
   v_due := array(
     select d.entry
-    from unnest(p_queue_ids) q(queue_id)
+    from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q  -- one's own locks are not skipped: each queue once
     cross join lateral (
       select s as entry, s.available_at from hwqueue.scheduled s
       where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at >= v_from and s.available_at <= p_now

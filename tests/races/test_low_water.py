@@ -273,6 +273,14 @@ def test_four_sessions_at_full_speed(conn: psycopg.Connection, dsn: str) -> None
     assert sorted(got) == sorted(leases)
 
 
+@pytest.mark.parametrize("priority", [5, -5])
+def test_the_first_mark_goes_when_another_moves(conn: psycopg.Connection, priority: int) -> None:
+    """It stands for a rank that nothing has: with two marks a claim would look for both."""
+    line = Line(conn)
+    line.work_past(0, priority=priority)
+    assert line.marks().keys() == {-priority}
+
+
 def test_before_the_first_position(conn: psycopg.Connection, dsn: str) -> None:
     """A sequence that nobody has drawn from shows 1, a position that is still to come."""
     line = Line(conn)

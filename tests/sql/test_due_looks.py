@@ -1,16 +1,19 @@
 """When claims look for scheduled leases whose time has come; sql/claims/due_looks.sql."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.patience import looks
 from tests.sql.api import Api, Node
 
 SHORT = timedelta(milliseconds=20)  # several of them within one tenth of a second
 TENTH = timedelta(milliseconds=100)
+AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 NOTED = "select set_config('hwqueue.due_look', %s, false)"
 
 
@@ -76,6 +79,41 @@ def test_each_list_of_queues_is_looked_at(api: Api, clock: Clock) -> None:
     urgent = due_in(api, clock, other, SHORT, priority=5)
     clock.advance(2 * SHORT)
     assert api.claimed(node, queue, other) == [urgent]
+
+
+@pytest.mark.parametrize("call", ["claim_task", "settle_and_claim"])
+def test_a_queue_named_twice(api: Api, clock: Clock, call: str) -> None:
+    """What is due there is made ready once."""
+    queue, node = at_work(api, clock)
+    assert len(api.claim(node, queue, qty=7)) == 7
+    due = due_in(api, clock, queue, SHORT)
+    clock.advance(TENTH)
+    settle: dict[str, Any] = {"settle": []} if call == "settle_and_claim" else {}
+    found = [api.rows(call, **node.who, queues=[queue, queue], **settle) for _ in range(3)]
+    assert [len(rows) for rows in found] == [1, 1, 0]
+    assert due in [rows[0]["lease_id"] for rows in found[:2]]
+    assert api.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize("kind", [{}, {"placement": {"require": [AWAY]}}], ids=["plain", "away"])
+def test_the_best_of_what_falls_due_goes_first(
+    api: Api, clock: Clock, kind: dict[str, Any]
+) -> None:
+    """Whatever has just been seen of the queue, when there was nothing."""
+    queue, _ = at_work(api, clock)
+    late = api.node(rack=1)
+    for _ in range(9):
+        api.spawn(queue, **kind)
+    for _ in looks():
+        api.row("reap")
+        if api.claim(late, queue, qty=20) == []:
+            break
+    clock.freeze(clock.now().replace(microsecond=0) + timedelta(seconds=1))
+    assert api.claim(late, queue) == []
+    plain = due_in(api, clock, queue, SHORT, **kind)
+    urgent = due_in(api, clock, queue, SHORT, priority=5, **kind)
+    clock.advance(2 * SHORT)
+    assert api.claimed(late, queue) + api.claimed(late, queue) == [urgent, plain]
 
 
 @pytest.mark.parametrize("note", ["", "infinity", "x" * 10_000])
