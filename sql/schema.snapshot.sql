@@ -229,17 +229,16 @@ CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign inte
         group by a.key) n
 $$;
 
-CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$
 declare
-  v_counts int := coalesce(jsonb_array_length(p_counted), 0);
   v_term_id bigint;
   v_domain text;
   v_leases int;
   v_holders int;
 begin
-  for i in 0 .. v_counts - 1 loop
+  for i in 0 .. coalesce(jsonb_array_length(p_counted), 0) - 1 loop
     v_term_id := (p_counted #> array[i::text, 't'])::bigint;
     v_domain := p_counted #>> array[i::text, 'd'];
     v_leases := p_sign * (p_counted #> array[i::text, 'n'])::int;
@@ -254,7 +253,7 @@ begin
       perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
   end loop;
-  return v_counts;
+  return p_counted;
 end
 $$;
 
@@ -4561,7 +4560,6 @@ declare
   v_claimed_at timestamptz;
   v_assignment jsonb;
   v_counted jsonb;
-  v_counts int;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -4575,7 +4573,7 @@ begin
     perform hwqueue.give_back(v_node_id, v_assignment, p_shard);
   end if;
   if v_counted is not null then
-    v_counts := hwqueue.add_counts(v_counted, -1, p_shard);
+    v_counted := hwqueue.add_counts(v_counted, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
   values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed', p_result);
@@ -14065,7 +14063,6 @@ declare
   v_head hwqueue.entry_head;
   v_verdict record;
   v_taken record;
-  v_counts int;
 begin
   places := '{}';
   while v_first <= v_count loop
@@ -14097,13 +14094,12 @@ begin
           case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
           v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
-          v_counts := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
           if v_verdict.is_named then
             perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
           end if;
           places := array[v_taken.place];
           entry := v_taken.entry;
-          counted := v_verdict.counted;
           return;
         end if;
       end if;

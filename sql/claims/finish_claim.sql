@@ -13,7 +13,6 @@ declare
   v_claimed_at timestamptz;
   v_assignment jsonb;
   v_counted jsonb;
-  v_counts int;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
@@ -27,7 +26,7 @@ begin
     perform hwqueue.give_back(v_node_id, v_assignment, p_shard);
   end if;
   if v_counted is not null then
-    v_counts := hwqueue.add_counts(v_counted, -1, p_shard);
+    v_counted := hwqueue.add_counts(v_counted, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
   values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed', p_result);

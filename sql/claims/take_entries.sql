@@ -16,7 +16,6 @@ declare
   v_head hwqueue.entry_head;
   v_verdict record;
   v_taken record;
-  v_counts int;
 begin
   places := '{}';
   while v_first <= v_count loop
@@ -48,13 +47,12 @@ begin
           case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
           v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
-          v_counts := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
           if v_verdict.is_named then
             perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
           end if;
           places := array[v_taken.place];
           entry := v_taken.entry;
-          counted := v_verdict.counted;
           return;
         end if;
       end if;

@@ -2,20 +2,19 @@
 -- ends a claim waits for anybody: if the row is held, another one is added. counted, in a claim, says what it has added:
 --   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the term's leases}]
 
--- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives how many. A row is updated in place 32 times, then written anew: under an old
+-- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in place 32 times, then written anew: under an old
 -- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
 -- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns int
+create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns jsonb
 language plpgsql volatile
 as $$
 declare
-  v_counts int := coalesce(jsonb_array_length(p_counted), 0);
   v_term_id bigint;
   v_domain text;
   v_leases int;
   v_holders int;
 begin
-  for i in 0 .. v_counts - 1 loop
+  for i in 0 .. coalesce(jsonb_array_length(p_counted), 0) - 1 loop
     v_term_id := (p_counted #> array[i::text, 't'])::bigint;
     v_domain := p_counted #>> array[i::text, 'd'];
     v_leases := p_sign * (p_counted #> array[i::text, 'n'])::int;
@@ -30,7 +29,7 @@ begin
       perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
   end loop;
-  return v_counts;
+  return p_counted;
 end
 $$;
 
