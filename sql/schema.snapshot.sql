@@ -15316,6 +15316,7 @@ begin
     v_patience := (select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
   end if;
   if p_eligible_at + v_patience <= p_now then
+    wait := v_patience;  -- younger leases of the class are not through
     return;
   end if;
   v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,

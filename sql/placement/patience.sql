@@ -4,8 +4,8 @@
 -- over live, uncordoned nodes that may run it and whose total capacity suffices; from the moment the lease became claimable (eligible_at), and
 -- nothing sets that back. No better node alive, no wait.
 
--- How long leases of a class wait for a better node than this one, from the moment they became claimable; zero for one that has waited
--- its patience. What a class prefers about other leases changes at any moment: then it does not wait at all.
+-- How long leases of a class wait for a better node than this one, from the moment they became claimable: no longer than their patience, and
+-- exactly that if the lease at hand has waited so long. What a class prefers about other leases changes at any moment: then it does not wait at all.
 -- is_known: it was not necessary to look at the fleet, or is not worth remembering.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz, p_now timestamptz,
@@ -25,6 +25,7 @@ begin
     v_patience := (select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
   end if;
   if p_eligible_at + v_patience <= p_now then
+    wait := v_patience;  -- younger leases of the class are not through
     return;
   end if;
   v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,

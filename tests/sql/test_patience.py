@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from hwqueue.testing import Clock
@@ -61,6 +62,22 @@ def test_no_longer_than_its_patience(api: Api, clock: Clock) -> None:
     assert api.claimed(worst, queue) == []
     clock.advance(timedelta(seconds=29))
     assert api.claimed(worst, queue) == [lease]
+
+
+def test_one_that_has_waited_does_not_let_younger_ones_through(
+    api: Api, clock: Clock, dsn: str
+) -> None:
+    best, _, worst = fleet(api)
+    queue = api.queue()
+    waited = api.spawn(queue, placement=ZONES)
+    clock.advance(timedelta(seconds=2))
+    young = api.spawn(queue, placement=ZONES)
+    with psycopg.connect(dsn) as other:
+        assert Api(other).claimed(best, queue) == [waited]
+        assert api.claimed(worst, queue) == []
+    assert api.claimed(worst, queue) == []
+    clock.advance(timedelta(seconds=2))
+    assert api.claimed(worst, queue) == [young]
 
 
 @pytest.mark.parametrize("gone", ["dead", "cordoned", "deregistered", "too small"])
