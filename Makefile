@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate 
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all walk mutants sync lock snapshot reference pictures bench bench-smoke clean
+.PHONY: help setup demo check test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,11 +38,16 @@ check: setup ## Lint, types, import directions, generated client
 	$(BIN)/python tools/openapi.py --check
 	$(BIN)/python tools/metrics_reference.py --check
 
-test: setup ## Run the tests (HWQUEUE_TEST_DSN: on a server of your own)
-	$(PYTEST) -m 'not slow'
+test: setup ## Run the tests, in 3 minutes (HWQUEUE_TEST_DSN: on a server of your own)
+	$(PYTEST) -m 'not slow and not thorough'
 
-test-all: setup ## Run the slow tests, too
-	$(PYTEST)
+test-thorough: setup ## Run those that take longer: races, plans, upgrades, processes, browsers
+	$(PYTEST) -m 'thorough and not slow'
+
+test-all: test test-thorough ## Run both, as continuous integration does
+
+test-slow: setup ## Run what takes hours: long storms, wheels, pools, peers, whole walks
+	$(PYTEST) -m slow
 
 walk: setup ## Walk over all states of small worlds, every call from each
 	$(BIN)/pytest -q -s -m 'slow or not slow' tests/walk

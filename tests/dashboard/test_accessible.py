@@ -14,7 +14,6 @@ from tests.dashboard.screenshots import pages as every_page
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
-pytestmark = pytest.mark.embedded
 RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
     "resultTypes": ["violations"],

@@ -16,8 +16,6 @@ from tests.dashboard.screenshots import pages as every_page
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
-pytestmark = pytest.mark.embedded
-
 H100 = {"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}
 
 

@@ -146,7 +146,6 @@ async def test_nobody_else_may(
         assert (await pages.post("/do-many/cancel", data=good)).status_code == 200
 
 
-@pytest.mark.embedded
 def test_choose_some_and_cancel_them(visit: Visit, sql: Client, leases: list[UUID]) -> None:
     page = visit.go("/leases")
     cancel = page.get_by_role("button", name="Cancel …")

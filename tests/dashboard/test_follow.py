@@ -18,7 +18,6 @@ from hwqueue.server.streams import AT_ONCE
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
-pytestmark = pytest.mark.embedded
 BOUND_SECONDS = 60.0
 
 

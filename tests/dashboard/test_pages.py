@@ -81,7 +81,6 @@ async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None
     assert "frame-ancestors 'none'" in policy
 
 
-@pytest.mark.embedded
 @pytest.mark.parametrize(
     ("path", "command"),
     [
@@ -123,7 +122,6 @@ async def test_a_full_database_has_every_page(seeded: str) -> None:
             check(await pages.page(f"/pending/{class_id}"))
 
 
-@pytest.mark.embedded
 async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
     queue, task, node_id = "a/b:c@" + "long" * 20, "t/" + "long" * 20, uuid4()
     sql.create_queue(queue)
@@ -184,7 +182,6 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
     check(await pages.page(link[1]))
 
 
-@pytest.mark.embedded
 async def test_what_is_not_there_says_so(pages: Pages) -> None:
     for path in ("/leases/nonsense", f"/leases/{uuid4()}", "/nodes/n", "/queues/q", "/pending/7"):
         assert "Not found" in await pages.page(path, 404)
@@ -194,7 +191,6 @@ async def test_what_is_not_there_says_so(pages: Pages) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.embedded
 async def test_a_refresh_gets_the_main_element_alone_and_nothing_when_nothing_changed(
     seeded: str,
 ) -> None:
@@ -270,7 +266,6 @@ async def test_a_node_shows_what_holds_its_devices(seeded: str) -> None:
     assert str(claim.lease_id) in device
 
 
-@pytest.mark.embedded
 async def test_without_the_database_the_last_values_stay(sql: Client, dsn: str) -> None:
     sql.create_queue("renders")
     async with serving(dsn) as pages:

@@ -20,8 +20,6 @@ from hwqueue.errors import ConfigError
 from hwqueue.server import ServerSettings
 from tests.dashboard.conftest import Pages, serving
 
-pytestmark = pytest.mark.embedded
-
 MakeToken = Callable[..., str]
 DIGEST = hashlib.sha256(b"a token").digest()
 HTTPS = {"X-Forwarded-Proto": "https"}

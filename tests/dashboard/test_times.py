@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from hwqueue.client import Client
@@ -14,7 +13,6 @@ from hwqueue.dashboard import words
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
-pytestmark = pytest.mark.embedded
 ZONE = "Asia/Tokyo"
 
 

@@ -81,7 +81,6 @@ def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
     assert tries.scalar(text.strip()) == value
 
 
-@pytest.mark.embedded
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
@@ -118,7 +117,6 @@ async def test_what_is_wrong_with_a_node_stands_at_its_field(
     assert form_of(text)[place] == fields[place]
 
 
-@pytest.mark.embedded
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
@@ -261,7 +259,6 @@ async def test_a_placement_and_every_node(seeded: str) -> None:
         assert f"None of {nodes} nodes could take it now" in text
 
 
-@pytest.mark.embedded
 def test_from_why_to_a_node_that_would_help(visit: Visit, sql: Client) -> None:
     sql.create_queue("training")
     sql.register_node(uuid4(), NodeSpec(name="old-1", instance_id="1", labels={"gpu_model": "T4"}))

@@ -11,8 +11,6 @@ from hwqueue.embedded.account import Account, server_account
 from hwqueue.embedded.errors import NoPermission
 from tests.embedded.conftest import as_root
 
-pytestmark = pytest.mark.embedded
-
 NOWHERE = Path("/nonexistent/data")
 SHARED = 65501
 OTHER = 65502

@@ -27,8 +27,6 @@ from hwqueue.embedded.errors import (
 from tests.embedded.conftest import as_root, effective_user
 from tests.fix_db import strict_skip
 
-pytestmark = pytest.mark.embedded
-
 MakeServer = Callable[[Path], EmbeddedServer]
 NOBODY = 65534
 

@@ -23,8 +23,6 @@ from hwqueue.embedded.errors import FolderNotOurs, ServerFailed
 from hwqueue.embedded.postmaster import find_postmaster
 from tests.embedded.conftest import as_root
 
-pytestmark = pytest.mark.embedded
-
 MakeServer = Callable[[Path], EmbeddedServer]
 
 

@@ -18,7 +18,6 @@ from hwqueue.server import ServerSettings, create_app
 from tests.server.conftest import live
 
 # What the functions refuse is tested on every server: tests/sql/test_bad_input.py.
-pytestmark = pytest.mark.embedded
 
 load_all_checks()
 DOCUMENT = schemathesis.openapi.from_dict(create_app(ServerSettings(dsn="")).openapi()).exclude(

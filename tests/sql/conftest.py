@@ -31,6 +31,31 @@ def dsn(database: str) -> str:
     return database
 
 
+@pytest.fixture(scope="module")
+def sessions() -> Iterator[dict[str, psycopg.Connection]]:
+    """The connections of the file's tests, by database."""
+    made: dict[str, psycopg.Connection] = {}
+    yield made
+    for connection in made.values():
+        connection.close()
+
+
+@pytest.fixture
+def conn(dsn: str, sessions: dict[str, psycopg.Connection]) -> Iterator[psycopg.Connection]:
+    """An autocommit connection, as new but for its plans: to make them takes half of a test."""
+    if dsn not in sessions:
+        sessions[dsn] = psycopg.connect(dsn, autocommit=True)
+    connection = sessions[dsn]
+    yield connection
+    if connection.closed:
+        del sessions[dsn]
+        return
+    connection.rollback()
+    connection.autocommit = True
+    connection.execute("reset session authorization")
+    connection.execute("reset all")
+
+
 @pytest.fixture
 def clock(conn: psycopg.Connection) -> Clock:
     """The hold on the file's clock."""

@@ -23,7 +23,7 @@ from textual.widgets import Input  # noqa: E402
 
 from hwqueue.cli.top.screen import Facts, Top, wait_after  # noqa: E402
 
-pytestmark = pytest.mark.embedded
+pytestmark = [pytest.mark.embedded, pytest.mark.thorough]
 
 SIZE = (80, 24)
 
