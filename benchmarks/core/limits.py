@@ -3,7 +3,7 @@
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,17 @@ def exceeded(found: Figures, limits: Figures) -> list[Excess]:
         for what, figure in figures.items()
         if figure > (limit := limits.get(call, {}).get(what, 0))
     ]
+
+
+def largest(attempts: Sequence[Figures]) -> Figures:
+    """The largest of each figure: an attempt may be lucky, and limits made of it hold nobody."""
+    found: dict[str, dict[str, float]] = {}
+    for attempt in attempts:
+        for call, figures in attempt.items():
+            kept = found.setdefault(call, {})
+            for what, figure in figures.items():
+                kept[what] = max(figure, kept.get(what, 0))
+    return found
 
 
 def _sections(found: Figures) -> Iterator[str]:

@@ -33,6 +33,16 @@ def test_what_has_no_limit_may_not_be() -> None:
     assert limits.exceeded({"other": {"pages": 1}}, FOUND) == [Excess("other", "pages", 0, 1)]
 
 
+def test_limits_are_made_of_the_largest_attempt() -> None:
+    attempts = [
+        {"claim": {"pages": 3, "rows: a": 1}},
+        {"claim": {"pages": 4}, "other": {"pages": 1}},
+    ]
+    assert limits.largest(attempts) == {
+        "claim": {"pages": 4, "rows: a": 1}, "other": {"pages": 1}
+    }  # fmt: skip
+
+
 def test_the_committed_limits_are_of_these_scenes() -> None:
     scenes = {call.rsplit(": ", 1)[0] for call in limits.read(smoke.LIMITS)}
     assert scenes == set(smoke.SCENES)
