@@ -1122,7 +1122,10 @@ begin
       when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end);
-  v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard) || array(
+  if exists (select 1 from hwqueue.class_rule c where c.shard_id = p_shard and c.lease_id is not null order by c.lease_id limit 1) then
+    v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard);
+  end if;
+  v_blocked := v_blocked || array(
     select unnest(case when t.target is null then m.classes else array(  -- a class that others use as well is tried
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end)
@@ -2214,7 +2217,7 @@ begin
     ) k
     cross join lateral (
       select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, v_now, p_shard)).wait as until offset 0) u
+             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now, p_shard)).wait as until offset 0) u
     cross join lateral (
       select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
              case when u.code is null then u.until end as until) w
@@ -3280,7 +3283,7 @@ begin
   tier := p_tier;
   rank := p_rank;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, p_now, p_shard);
+  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
     perform hwqueue.look_around(p_class_id, p_now, p_shard);
   end if;
@@ -4105,7 +4108,7 @@ begin
     headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
   elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
     select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now, p_shard)).wait;
+    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now, p_shard)).wait;
     if waits_until > p_now then
       code := 'waiting_for_preferred';
       headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
@@ -4899,7 +4902,7 @@ CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state 
 declare
   v_eligible hwqueue.profile_queue := p_eligible;
   v_is_front boolean;
-  v_mark bigint;
+  v_from bigint;
   v_front record;
   v_seen record;
 begin
@@ -4911,7 +4914,7 @@ begin
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then
+  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
     v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if v_eligible.classes = '{}' then
@@ -4920,24 +4923,35 @@ begin
   v_is_front := p_front.is_front;
   tier := p_front.tier;
   rank := p_front.rank;
-  v_mark := p_front.position;
+  v_from := p_front.position;
   if v_is_front is not true then
-    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_mark from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
+    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_from from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
   end if;
-  if v_is_front then
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark, p_window, p_limit, p_now, p_shard);
+  if not v_is_front then
+    select f.tier, f.rank, f.position into tier, rank, v_from from hwqueue.queue_front(p_eligible.queue_id, p_shard) f;
+    if tier is null then
+      return;
+    end if;
+  end if;
+  -- what is left out stands in front: of a few others the heads alone
+  if p_without = '{}' or cardinality(v_eligible.classes) > 8 then
+    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
     positions := v_seen.positions;
   end if;
-  if positions = '{}' then  -- the mark lags behind, or there is none
+  if positions = '{}' and cardinality(v_eligible.classes) <= 64 then  -- others stand there: whatever there is of these
+    v_seen := hwqueue.head_entries(v_eligible, tier, rank, v_from, p_limit, p_now, p_shard);
+    tier := v_seen.tier;
+    rank := v_seen.rank;
+  elsif positions = '{}' and v_is_front then  -- the mark lags behind
     v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or v_is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark) then
+    if v_front.tier is null or (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from) then
       return;
     end if;
     tier := v_front.tier;
     rank := v_front.rank;
     v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_front.position, p_window, p_limit, p_now, p_shard);
   end if;
-  positions := v_seen.positions;
+  positions := coalesce(v_seen.positions, '{}');
   classes := v_seen.classes;
   checked := v_seen.checked;
   head := v_seen.head;
@@ -5358,6 +5372,43 @@ $$;
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
+
+CREATE FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_leases uuid[];
+  v_times timestamptz[];
+begin
+  select e.tier, e.rank, array_agg(e.position order by e.position), array_agg(e.class_id order by e.position),
+         coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
+         array_agg(e.lease_id order by e.position), array_agg(e.eligible_at order by e.position)
+  into tier, rank, positions, classes, checked, v_leases, v_times
+  from (
+    select h.tier, h.rank, h.position, k.class_id, h.lease_id, h.eligible_at
+    from unnest(p_eligible.classes) k(class_id)
+    left join lateral (
+      select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
+    cross join lateral (
+      select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[p_from_tier] and w.ranks = array[p_from_rank]
+      union all
+      select f.tier, f.rank, f.position
+      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank, p_from_position, p_shard) f
+      where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
+    cross join lateral (
+      select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+        and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
+      order by x.tier, x.rank, x.position limit p_limit
+    ) h
+    order by h.tier, h.rank, h.position limit p_limit) e
+  group by e.tier, e.rank order by e.tier, e.rank limit 1;
+  head.lease_id := v_leases[1];
+  head.eligible_at := v_times[1];
+end
+$$;
 
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6154,6 +6205,21 @@ begin
         select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
+end
+$$;
+
+CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_node hwqueue.node;
+begin
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    perform hwqueue.note_alive(p_state, p_now, p_shard);
+  end if;
+  v_node := hwqueue.read_node(p_state.node_id, p_shard);
+  v_node.profile_id := p_state.profile_id;
+  return v_node;
 end
 $$;
 
@@ -10345,6 +10411,7 @@ declare
   v_eligible hwqueue.profile_queue;
   v_front record;
   v_blocked bigint[] := '{}';
+  v_meets boolean := false;
   v_is_new boolean := false;
   v_picked hwqueue.picked;
 begin
@@ -10366,7 +10433,7 @@ begin
     end if;
     if v_eligible.checked = '{}' then
       v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
-                                            p_tried_rank, p_tried_position, '{}', p_room, v_limit, p_now, p_shard);
+                                            p_tried_rank, p_tried_position, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
     elsif v_eligible.checked is not null then
@@ -10375,14 +10442,15 @@ begin
       v_picked.counted := v_front.counted;
       v_picked.entry := v_front.entry;
       v_blocked := v_front.blocked;
+      v_meets := v_front.meets;
       v_is_new := v_front.is_new;
     end if;
   end if;
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
     v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_blocked <> '{}') then
-    perform hwqueue.note_met(p_state, v_blocked <> '{}', false, p_shard);
+  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_meets) then
+    perform hwqueue.note_met(p_state, v_meets, false, p_shard);
   end if;
   return v_picked;
 end
@@ -13911,7 +13979,7 @@ CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
 
-CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -13922,41 +13990,41 @@ declare
 begin
   places := '{}';
   blocked := '{}';
+  meets := false;
   is_new := false;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
+  if p_state.meets_blocked and cardinality(p_eligible.classes) <= 200 then
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+    blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
+  end if;
+  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
   if v_seen.positions = '{}' then
     return;
   end if;
-  if v_seen.checked <> '{}' then
-    if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-      perform hwqueue.note_alive(p_state, p_now, p_shard);
-    end if;
-    v_node := hwqueue.read_node(p_state.node_id, p_shard);
-    v_node.profile_id := p_state.profile_id;  -- as it is judged
+  if v_seen.checked <> '{}' and v_node.node_id is null then
     if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
-      if cardinality(p_eligible.classes) > 200 then
-        return;  -- more are asked about in pick_leases
-      end if;
-      blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
-      if cardinality(blocked) = cardinality(p_eligible.checked) then  -- as if they were not there
-        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_eligible.queue_id, p_tasks, p_window,
-                                     null, null, blocked, p_room, p_limit, p_now, p_shard);
-        places := hwqueue.before_checked(places, hwqueue.checked_at_front(p_state.profile_id, p_eligible.queue_id, p_shard));
-        return;
-      elsif blocked && v_seen.checked then
-        v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
-      end if;
+      return;  -- of so many classes pick_leases asks
     end if;
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+  end if;
+  if blocked <> '{}' then
+    meets := coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
+      select true from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
+        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (blocked)
+      order by r.position limit 1) is not null;
   end if;
   if v_seen.checked = '{}' then
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
                                    array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
-  elsif v_seen.positions <> '{}' then
+  else
     v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
     places := v_taken.places;
     counted := v_taken.counted;
     entry := v_taken.entry;
-    blocked := case when v_taken.blocked is null then blocked else blocked || v_taken.blocked end;
+    if v_taken.blocked is not null then
+      blocked := blocked || v_taken.blocked;
+      meets := true;
+    end if;
     is_new := v_taken.reason is not distinct from 'unpublished';
   end if;
 end
@@ -14159,7 +14227,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -14183,9 +14251,6 @@ begin
     if v_eligible.classes = '{}' then
       return '{}';
     end if;
-  end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tried_position is null then
     if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then
@@ -15246,9 +15311,26 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
 declare
   v_moved xid8;
   v_profile_id bigint;  -- that is judged for the node
+  v_class hwqueue.placement_class;
+  v_head hwqueue.ready;
+  v_wait interval;
 begin
   perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
   if not found then  -- nothing waits
+    return;
+  elsif cardinality(p_classes) <= 4 then  -- one by one, in a third of the time
+    foreach class_id in array p_classes loop
+      select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = waiting_classes.class_id;
+      select r.* into v_head from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = waiting_classes.class_id order by r.tier, r.rank, r.position limit 1;
+      if found then
+        v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
+        if v_head.eligible_at + v_wait > p_now and (
+            hwqueue.patient_rank(class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
+          return next;
+        end if;
+      end if;
+    end loop;
     return;
   end if;
   v_profile_id := (select s.profile_id from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id);
@@ -15300,7 +15382,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
+CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -15327,6 +15409,9 @@ begin
   v_range := hwqueue.known_range(p_class.class_id, p_now, p_shard);
   if v_range.class_id is null then
     is_known := p_class.preferred = '[]';
+    if not p_looks then
+      return;
+    end if;
     v_range := hwqueue.look_at_range(p_class, p_now, p_shard);
   end if;
   wait := hwqueue.wait_between(v_patience, v_here, v_range.best, v_range.worst);
@@ -17883,6 +17968,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_s
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
@@ -17992,6 +18079,8 @@ REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_kn
 REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_options() FROM PUBLIC;
 
@@ -18734,7 +18823,7 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
@@ -18746,7 +18835,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigi
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18861,7 +18950,7 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 

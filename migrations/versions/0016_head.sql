@@ -28,3 +28,6 @@ drop function if exists hwqueue.take_entries(bigint[], bigint[], bigint[], small
 drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, text[], int, hwqueue.headroom, int, timestamptz, int);
 drop function if exists hwqueue.pick_places(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, int[], text[], int, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.look_at_queue(text, bigint, xid8, xid8[], timestamptz, int);
+drop function if exists hwqueue.waits_for(hwqueue.placement_class, hwqueue.node, timestamptz, timestamptz, int);
+drop function if exists hwqueue.take_front(bigint, xid8, xid8[], int, text[], int, bigint, bigint, bigint[], hwqueue.headroom, int, timestamptz, int);
+drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, text[], int, hwqueue.headroom, int, timestamptz, int);

@@ -35,7 +35,7 @@ begin
     ) k
     cross join lateral (
       select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, v_now, p_shard)).wait as until offset 0) u
+             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now, p_shard)).wait as until offset 0) u
     cross join lateral (
       select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
              case when u.code is null then u.until end as until) w

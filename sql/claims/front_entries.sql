@@ -1,7 +1,8 @@
 -- The oldest entries at the front of a queue that a plain node may run and has room for, as positions and classes, oldest first: p_limit of
 -- the front's tier and rank, less where they are far apart. checked: which of these classes must be checked. No entries: there are none, or
 -- the node likes some classes of this queue better than others, or has not been judged for all there are: see pick_leases.
--- p_front: what has just been seen of the queue, if anything. head: what is known of the first entry.
+-- Of a few classes it looks for their heads, however far behind the front they are. p_front: what has just been seen of the queue, if anything.
+-- head: what is known of the first entry.
 -- p_without: classes to be left out, where there are no more than 200 in all. Another session may have an entry by the time that it is locked.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window int,
@@ -12,7 +13,7 @@ as $$
 declare
   v_eligible hwqueue.profile_queue := p_eligible;
   v_is_front boolean;
-  v_mark bigint;
+  v_from bigint;
   v_front record;
   v_seen record;
 begin
@@ -24,7 +25,7 @@ begin
   if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
     v_eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then
+  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
     v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if v_eligible.classes = '{}' then
@@ -33,27 +34,81 @@ begin
   v_is_front := p_front.is_front;
   tier := p_front.tier;
   rank := p_front.rank;
-  v_mark := p_front.position;
+  v_from := p_front.position;
   if v_is_front is not true then
-    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_mark from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
+    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_from from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
   end if;
-  if v_is_front then
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_mark, p_window, p_limit, p_now, p_shard);
+  if not v_is_front then
+    select f.tier, f.rank, f.position into tier, rank, v_from from hwqueue.queue_front(p_eligible.queue_id, p_shard) f;
+    if tier is null then
+      return;
+    end if;
+  end if;
+  -- what is left out stands in front: of a few others the heads alone
+  if p_without = '{}' or cardinality(v_eligible.classes) > 8 then
+    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
     positions := v_seen.positions;
   end if;
-  if positions = '{}' then  -- the mark lags behind, or there is none
+  if positions = '{}' and cardinality(v_eligible.classes) <= 64 then  -- others stand there: whatever there is of these
+    v_seen := hwqueue.head_entries(v_eligible, tier, rank, v_from, p_limit, p_now, p_shard);
+    tier := v_seen.tier;
+    rank := v_seen.rank;
+  elsif positions = '{}' and v_is_front then  -- the mark lags behind
     v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or v_is_front and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_mark) then
+    if v_front.tier is null or (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from) then
       return;
     end if;
     tier := v_front.tier;
     rank := v_front.rank;
     v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_front.position, p_window, p_limit, p_now, p_shard);
   end if;
-  positions := v_seen.positions;
+  positions := coalesce(v_seen.positions, '{}');
   classes := v_seen.classes;
   checked := v_seen.checked;
   head := v_seen.head;
+end
+$$;
+
+-- The oldest entries of a few classes of a queue in which nothing lives before p_from_*: p_limit of the best tier and rank that these classes have.
+-- Each class is looked for from its own mark on, if it has one. No entries: positions is null.
+-- checked: which of their classes must be checked; head: what is known of the first entry.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
+  p_limit int, p_now timestamptz, p_shard int,
+  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
+language plpgsql stable
+as $$
+declare
+  v_leases uuid[];
+  v_times timestamptz[];
+begin
+  select e.tier, e.rank, array_agg(e.position order by e.position), array_agg(e.class_id order by e.position),
+         coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
+         array_agg(e.lease_id order by e.position), array_agg(e.eligible_at order by e.position)
+  into tier, rank, positions, classes, checked, v_leases, v_times
+  from (
+    select h.tier, h.rank, h.position, k.class_id, h.lease_id, h.eligible_at
+    from unnest(p_eligible.classes) k(class_id)
+    left join lateral (
+      select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
+    cross join lateral (
+      select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
+      where w.tiers is null or w.tiers = array[p_from_tier] and w.ranks = array[p_from_rank]
+      union all
+      select f.tier, f.rank, f.position
+      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank, p_from_position, p_shard) f
+      where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
+    cross join lateral (
+      select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+        and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
+      order by x.tier, x.rank, x.position limit p_limit
+    ) h
+    order by h.tier, h.rank, h.position limit p_limit) e
+  group by e.tier, e.rank order by e.tier, e.rank limit 1;
+  head.lease_id := v_leases[1];
+  head.eligible_at := v_times[1];
 end
 $$;
 

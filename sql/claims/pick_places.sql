@@ -12,6 +12,7 @@ declare
   v_eligible hwqueue.profile_queue;
   v_front record;
   v_blocked bigint[] := '{}';
+  v_meets boolean := false;
   v_is_new boolean := false;
   v_picked hwqueue.picked;
 begin
@@ -33,7 +34,7 @@ begin
     end if;
     if v_eligible.checked = '{}' then
       v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
-                                            p_tried_rank, p_tried_position, '{}', p_room, v_limit, p_now, p_shard);
+                                            p_tried_rank, p_tried_position, p_room, v_limit, p_now, p_shard);
       -- read again: the look at the front may have seen classes that are newer than what was read before it
       v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
     elsif v_eligible.checked is not null then
@@ -42,14 +43,15 @@ begin
       v_picked.counted := v_front.counted;
       v_picked.entry := v_front.entry;
       v_blocked := v_front.blocked;
+      v_meets := v_front.meets;
       v_is_new := v_front.is_new;
     end if;
   end if;
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
     v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_blocked <> '{}') then
-    perform hwqueue.note_met(p_state, v_blocked <> '{}', false, p_shard);
+  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_meets) then
+    perform hwqueue.note_met(p_state, v_meets, false, p_shard);
   end if;
   return v_picked;
 end

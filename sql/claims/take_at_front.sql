@@ -1,10 +1,10 @@
 -- Takes what is at the front of a plain node's only queue, some of whose classes must be checked: see take_entries. Where the node has met
--- blocked classes and one that must be checked comes first, which are blocked is asked in one statement. No places: nothing there can be had.
--- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
+-- blocked classes, which are blocked is asked first, in one statement, and the rest is looked for. No places: nothing there can be had.
+-- blocked: all that were found to be; meets: some of these stand before what was taken; is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window int,
   p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int,
-  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
+  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint[], out meets boolean, out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -15,43 +15,60 @@ declare
 begin
   places := '{}';
   blocked := '{}';
+  meets := false;
   is_new := false;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, '{}', p_room, v_depth, p_now, p_shard);
+  if p_state.meets_blocked and cardinality(p_eligible.classes) <= 200 then
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+    blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
+  end if;
+  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
   if v_seen.positions = '{}' then
     return;
   end if;
-  if v_seen.checked <> '{}' then
-    if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-      perform hwqueue.note_alive(p_state, p_now, p_shard);
-    end if;
-    v_node := hwqueue.read_node(p_state.node_id, p_shard);
-    v_node.profile_id := p_state.profile_id;  -- as it is judged
+  if v_seen.checked <> '{}' and v_node.node_id is null then
     if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
-      if cardinality(p_eligible.classes) > 200 then
-        return;  -- more are asked about in pick_leases
-      end if;
-      blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
-      if cardinality(blocked) = cardinality(p_eligible.checked) then  -- as if they were not there
-        places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_eligible.queue_id, p_tasks, p_window,
-                                     null, null, blocked, p_room, p_limit, p_now, p_shard);
-        places := hwqueue.before_checked(places, hwqueue.checked_at_front(p_state.profile_id, p_eligible.queue_id, p_shard));
-        return;
-      elsif blocked && v_seen.checked then
-        v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
-      end if;
+      return;  -- of so many classes pick_leases asks
     end if;
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+  end if;
+  if blocked <> '{}' then
+    meets := coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
+      select true from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
+        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (blocked)
+      order by r.position limit 1) is not null;
   end if;
   if v_seen.checked = '{}' then
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
                                    array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
-  elsif v_seen.positions <> '{}' then
+  else
     v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
     places := v_taken.places;
     counted := v_taken.counted;
     entry := v_taken.entry;
-    blocked := case when v_taken.blocked is null then blocked else blocked || v_taken.blocked end;
+    if v_taken.blocked is not null then
+      blocked := blocked || v_taken.blocked;
+      meets := true;
+    end if;
     is_new := v_taken.reason is not distinct from 'unpublished';
   end if;
+end
+$$;
+
+-- The node of a claim, as it is judged; who asks is alive.
+-- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
+create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz, p_shard int) returns hwqueue.node
+language plpgsql volatile
+as $$
+declare
+  v_node hwqueue.node;
+begin
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    perform hwqueue.note_alive(p_state, p_now, p_shard);
+  end if;
+  v_node := hwqueue.read_node(p_state.node_id, p_shard);
+  v_node.profile_id := p_state.profile_id;
+  return v_node;
 end
 $$;
 

@@ -2,10 +2,10 @@
 -- at the front of the queue's order, else the heads of its classes; no places: there are none, or the node likes some
 -- classes of this queue better than others, or is at a loss otherwise: see pick_leases.
 -- At the front it walks a stretch of p_window positions (more for a larger batch) of the best tier and rank: no more entries
--- than that, less where other queues share them. p_without: classes to be left out, where there are no more than 200 in all. p_tried_*: the only mark of the queue, if the caller has tried the stretch there in vain.
+-- than that, less where other queues share them. p_tried_*: the only mark of the queue, if the caller has tried the stretch there in vain.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id int, p_tasks text[], p_window int, p_tried_rank bigint, p_tried_position bigint,
-                                              p_without bigint[], p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+                                              p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -29,9 +29,6 @@ begin
     if v_eligible.classes = '{}' then
       return '{}';
     end if;
-  end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
   end if;
   if p_tried_position is null then
     if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then

@@ -46,7 +46,7 @@ begin
     headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
   elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
     select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now, p_shard)).wait;
+    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now, p_shard)).wait;
     if waits_until > p_now then
       code := 'waiting_for_preferred';
       headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',

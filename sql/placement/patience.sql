@@ -6,10 +6,10 @@
 
 -- How long leases of a class wait for a better node than this one, from the moment they became claimable: no longer than their patience, and
 -- exactly that if the lease at hand has waited so long. What a class prefers about other leases changes at any moment: then it does not wait at all.
--- is_known: it was not necessary to look at the fleet, or is not worth remembering.
+-- is_known: it was not necessary to look at the fleet, or is not worth remembering. p_looks: look if it is; else there is no wait then.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz, p_now timestamptz,
-                                             p_shard int, out wait interval, out is_known boolean)
+create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz, p_looks boolean,
+                                             p_now timestamptz, p_shard int, out wait interval, out is_known boolean)
 language plpgsql stable
 as $$
 declare
@@ -36,6 +36,9 @@ begin
   v_range := hwqueue.known_range(p_class.class_id, p_now, p_shard);
   if v_range.class_id is null then
     is_known := p_class.preferred = '[]';
+    if not p_looks then
+      return;
+    end if;
     v_range := hwqueue.look_at_range(p_class, p_now, p_shard);
   end if;
   wait := hwqueue.wait_between(v_patience, v_here, v_range.best, v_range.worst);

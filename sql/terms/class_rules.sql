@@ -58,7 +58,10 @@ begin
       when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end);
-  v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard) || array(
+  if exists (select 1 from hwqueue.class_rule c where c.shard_id = p_shard and c.lease_id is not null order by c.lease_id limit 1) then
+    v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard);
+  end if;
+  v_blocked := v_blocked || array(
     select unnest(case when t.target is null then m.classes else array(  -- a class that others use as well is tried
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end)

@@ -19,7 +19,7 @@ begin
   tier := p_tier;
   rank := p_rank;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, p_now, p_shard);
+  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
     perform hwqueue.look_around(p_class_id, p_now, p_shard);
   end if;

@@ -11,6 +11,7 @@ from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node, completed
+from tests.sql.test_terms import settle_terms
 
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 KINDS: dict[str, dict[str, Any]] = {
@@ -75,3 +76,39 @@ def test_statements(api: Api, kind: str, queues: int, expected: list[int]) -> No
     call = {**node.who, **done, "settle": [], "queues": names}
     found.append(statements(api, lambda: api.rows("settle_and_claim", **call))[0])
     assert found == expected
+
+
+BLOCKED: dict[str, dict[str, Any]] = {
+    "away": {"placement": {"require": [AWAY]}},
+    "patience": {"placement": {"prefer": [{"weight": 1, "when": {"tags": {"zone": "b"}}}]}},
+}
+
+
+def claim_statements(api: Api, node: Node, queue: str, times: int) -> list[int]:
+    """Of that many claims of one lease each, every one completed."""
+    counts = []
+    for _ in range(times):
+        count, [row] = statements(api, lambda: api.claim(node, queue))
+        counts.append(count)
+        api.value("complete_lease", lease=row["lease_id"], token=row["claim_token"])
+    return counts
+
+
+@pytest.mark.parametrize(("why", "expected", "alone"), [("away", 20, 10), ("patience", 47, 10)])
+def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -> None:
+    """Not more with more of it, nor for longer than it stands in front."""
+    queue, other = api.queue(patience=86_400), api.queue()
+    node = api.node(rack=len(why), labels={"zone": "a"})  # others keep rack 1
+    api.node(labels={"zone": "b"}, heartbeat_timeout=86_400)
+    api.running(other, node, labels={"app": "db"})
+    blocked = [BLOCKED[why] | {"labels": {"n": str(number % 3)}} for number in range(300)]
+    leases = batch(api, queue, blocked)
+    batch(api, queue, [{"placement": {"resources": {"cpu_milli": 1}}}] * 40)
+    api.conn.execute("analyze")
+    settle_terms(api)
+    claim_statements(api, node, queue, 8)
+    found = claim_statements(api, node, queue, 4)
+    for lease in leases:
+        api.rows("cancel_lease", lease=lease)
+    claim_statements(api, node, queue, 4)
+    assert (max(found), max(claim_statements(api, node, queue, 4))) == (expected, alone)

@@ -18,7 +18,7 @@ def drained(direct: Direct, node: tuple[UUID, int]) -> list[UUID]:
     return claimed
 
 
-@pytest.mark.parametrize("classes", [10, 250])
+@pytest.mark.parametrize("classes", [3, 10, 250])
 def test_none_is_passed_by_for_those_that_are_blocked(
     conn: psycopg.Connection, classes: int
 ) -> None:
@@ -32,5 +32,12 @@ def test_none_is_passed_by_for_those_that_are_blocked(
     assert len(drained(direct, node)) == 60
     for number in range(60):
         direct.spawn(QUEUE, lease(f"k{number}", away(f"k{number}")))
-    free = [direct.spawn(QUEUE, lease(f"f{number}"))["lease_id"] for number in range(classes)]
-    assert drained(direct, node) == free
+    free = [
+        direct.spawn(QUEUE, lease(f"f{number % classes}"))["lease_id"]
+        for number in range(max(20, classes))
+    ]
+    sooner = [
+        direct.spawn(QUEUE, lease(f"f{number % 2}") | {"priority": 1})["lease_id"]
+        for number in range(2)
+    ]
+    assert drained(direct, node) == sooner + free
