@@ -374,6 +374,13 @@ def test_a_keyed_one_in_a_batch_stays(
     assert leases_of(api, queue) == [leases[1]]
 
 
+def late_batch(api: Api, node: Node, queue: str, first: Row, second: Row) -> list[tuple[Any, Any]]:
+    """Verdict and state of one in JSON and one in the lists."""
+    call = {**node.who, **completed(second), "settle": [settlement(first)]}
+    rows = api.rows("settle_and_claim", **call, queues=[queue], qty=0)
+    return [(row["verdict"], row["state"]) for row in rows]
+
+
 def test_a_late_settlement_is_refused(api: Api, clock: Clock) -> None:
     """While there is an outcome it tells why; then nothing is known of the lease."""
     queue = api.queue(**NOTHING)
@@ -387,25 +394,15 @@ def test_a_late_settlement_is_refused(api: Api, clock: Clock) -> None:
     api.refused("QHL01", "complete_lease", **token(first))
     unknown = token(second | {"claim_token": second["claim_token"] + 1})
     api.refused("QHL05", "complete_lease", **unknown)
-    verdicts = lambda: [  # noqa: E731
-        (row["verdict"], row["state"])
-        for row in api.rows(
-            "settle_and_claim",
-            **node.who,
-            **completed(second),
-            settle=[settlement(first)],
-            queues=[queue],
-            qty=0,
-        )
-    ]
-    assert verdicts() == [("lost", "completed"), ("finished", "completed")]
+    told = late_batch(api, node, queue, first, second)
+    assert told == [("lost", "completed"), ("finished", "completed")]
     clock.advance(MINUTE)
     count_all(api.conn)
     clock.advance(MINUTE)
     while api.row("prune")["more"]:
         pass
     api.refused("QHL04", "complete_lease", **token(second))
-    assert verdicts() == [("lost", None), ("lost", None)]
+    assert late_batch(api, node, queue, first, second) == [("lost", None), ("lost", None)]
 
 
 def test_an_id_is_taken_as_long_as_the_outcome_is_there(api: Api, clock: Clock) -> None:
