@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.patience import looks
 from tests.sql.api import (
     GENERATION,
     TASK,
@@ -98,9 +99,9 @@ def at_work(api: Api, kind: str) -> tuple[str, Node]:
 
 
 def claim_all(api: Api, node: Node, queue: str, count: int) -> list[Row]:
-    """Claim so many leases; terms come into force on the way."""
+    """Claim so many leases; terms come into force on the way, when others have ended."""
     claims: list[Row] = []
-    for _ in range(20):
+    for _ in looks():
         claims += api.claim(node, queue, qty=count - len(claims))
         if len(claims) == count:
             return claims
@@ -469,11 +470,13 @@ def test_what_is_left_of_it_goes_with_its_queue(api: Api, clock: Clock) -> None:
     claim = api.running(queue)
     api.rows("complete_lease", **token(claim))
     api.rows("drop_queue", queue=queue)
-    for _ in range(20):
+    known = "select count(*) from hwqueue.queue where name = %s"
+    for _ in looks():
         clock.advance(MINUTE)
         api.rows("reap")
         api.rows("prune")
-    known = "select count(*) from hwqueue.queue where name = %s"
+        if api.conn.execute(known, [queue]).fetchone() == (0,):
+            break
     assert outcome(api, claim["lease_id"]) is None
     assert api.conn.execute(known, [queue]).fetchone() == (0,)
 
