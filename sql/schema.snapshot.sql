@@ -74,7 +74,8 @@ CREATE TYPE hwqueue.queue_look AS (
 	is_front boolean,
 	is_first boolean,
 	checked bigint[],
-	queue_ids integer[]
+	queue_ids integer[],
+	drops_completed boolean
 );
 
 CREATE TYPE hwqueue.scan_from AS (
@@ -341,10 +342,10 @@ begin
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment, counted, login)
+    claimed_at, expires_at, check_at, assignment, counted, login, eligible_at)
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted,
-    v_state.login);
+    v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null then greatest(v_lease.available_at, v_lease.created_at) end);
   perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.wake_classes(v_lease.lease_id, p_shard), hwqueue.note_edit(p_node, p_shard);
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
@@ -1213,20 +1214,20 @@ CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id u
     LANGUAGE sql STABLE
     AS $$
   with entry as (
-    select r.lease_id, 'ready' as place from hwqueue.ready r where r.shard_id = p_shard
+    select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r where r.shard_id = p_shard
     union all
-    select s.lease_id, 'scheduled' from hwqueue.scheduled s where s.shard_id = p_shard
+    select s.lease_id, 'scheduled', false from hwqueue.scheduled s where s.shard_id = p_shard
     union all
-    select c.lease_id, 'claim' from hwqueue.claim c where c.shard_id = p_shard
+    select c.lease_id, 'claim', false from hwqueue.claim c where c.shard_id = p_shard
     union all
-    select o.lease_id, 'outcome' from hwqueue.outcome o where o.shard_id = p_shard
+    select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o where o.shard_id = p_shard
   )
   select coalesce(l.lease_id, e.lease_id),
          jsonb_build_object('is_known', l.lease_id is not null, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
   from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
   full join entry e on e.lease_id = l.lease_id
   group by l.lease_id, e.lease_id
-  having count(e.place) <> 1 or l.lease_id is null
+  having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
 $$;
 
 CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
@@ -1744,6 +1745,29 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_ids uuid[] := array(select s.lease_id from unnest(p_spawns) s where s.own_id);
+  v_gone uuid;
+begin
+  if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
+    v_gone := (select o.lease_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
+    if v_gone is not null then
+      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_gone),
+        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_gone,
+          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_gone)),
+        'use a fresh id: what is left of that lease goes with one of the next calls of prune');
+    end if;
+  else  -- an older snapshot may not show it, but the key knows
+    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claim_token, attempt, state)
+    select p_shard, i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
+    delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids);
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2079,6 +2103,7 @@ declare
   v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
   v_taken record;
   v_timeout interval;
+  v_eligible_at timestamptz;
   v_changed boolean := false;
   v_looked boolean;
   v_is_tried boolean := coalesce(p_is_tried, false);
@@ -2151,8 +2176,9 @@ begin
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
     v_mover := case when p_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
-    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-    into task_name, params, headers, v_timeout
+    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+           case when v_front.drops_completed is distinct from false and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+    into task_name, params, headers, v_timeout, v_eligible_at
     from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
     if v_state.is_counted then
       v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
@@ -2162,16 +2188,18 @@ begin
       v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
     end if;
     if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
+      select q.name, coalesce(v_timeout, q.claim_timeout), case when q.retain_completed = '0' then v_eligible_at end
+      into queue, v_timeout, v_eligible_at
+      from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
     end if;
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
     attempt := v_entry.attempt_count + 1;
     expires_at := v_now + v_timeout;
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted, login)
+                               claimed_at, expires_at, check_at, assignment, counted, login, eligible_at)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
+            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login, v_eligible_at);
     return next;
   end loop;
   if v_changed then
@@ -2269,6 +2297,7 @@ declare
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
+  v_eligible_at timestamptz;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   -- head: as in settle_and_claim
@@ -2301,8 +2330,9 @@ begin
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
@@ -2313,8 +2343,9 @@ begin
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       end if;
       if lease_id is not null then
         queue := v_front.name;
@@ -2322,9 +2353,9 @@ begin
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login)
+                                   claimed_at, expires_at, check_at, login, eligible_at)
         values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
-                v_now, expires_at, expires_at, v_state.login);
+                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
           perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
@@ -2358,7 +2389,8 @@ CREATE TABLE hwqueue.claim (
     stop_by timestamp with time zone,
     stop_detail text,
     counted jsonb,
-    login text
+    login text,
+    eligible_at timestamp with time zone
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -2369,6 +2401,8 @@ COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; i
 COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
 
 COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
+
+COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
 
 CREATE TABLE hwqueue.lease (
     shard_id integer NOT NULL,
@@ -2963,22 +2997,23 @@ begin
   -- one statement, one snapshot: a lease that is being requeued is in outcome or in requeued, never in both
   with ended as (
     select f.queue_id, s.state as finished, null as outcome, false as retried,
-           case when l.lease_id is not null  -- of completed ones
-                then greatest(extract(epoch from f.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
-           case when l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
+           case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
+                then greatest(extract(epoch from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))), 0)::double precision
+                end as waited,
+           case when f.eligible_at is not null or l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
-      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at from hwqueue.outcome x
+      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       offset 0) f
-    left join hwqueue.lease l on s.state = 'completed' and l.shard_id = p_shard and l.lease_id = f.lease_id
+    left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard and l.lease_id = f.lease_id
     where q.shard_id = p_shard
     union all
     select r.queue_id, r.state, null, false, null, null
     from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
     union all
-    select l.queue_id, null, a.outcome,
+    select w.queue_id, null, a.outcome,
            a.outcome in ('failed', 'expired', 'superseded')
              and not exists (select 1 from hwqueue.outcome f
                              where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed' and f.finished_at = a.ended_at)
@@ -2986,8 +3021,10 @@ begin
            null, null
     -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
     from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
-    join hwqueue.lease l on l.shard_id = a.shard_id and l.lease_id = a.lease_id
-    where a.shard_id = p_shard
+    cross join lateral (  -- a lease that went when it completed has left its outcome
+      select coalesce((select l.queue_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = a.lease_id),
+                      (select o.queue_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = a.lease_id)) as queue_id offset 0) w
+    where a.shard_id = p_shard and w.queue_id is not null
   ), sums as (
     select e.queue_id, count(*) as ended,
            count(*) filter (where e.finished = 'completed') as completed, count(*) filter (where e.finished = 'failed') as failed,
@@ -4563,12 +4600,13 @@ declare
   v_claimed_at timestamptz;
   v_assignment jsonb;
   v_counted jsonb;
+  v_eligible_at timestamptz;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.counted
-  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_counted;
+  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.counted, c.eligible_at
+  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_counted, v_eligible_at;
   if not found then
     return false;
   end if;
@@ -4578,8 +4616,13 @@ begin
   if v_counted is not null then
     v_counted := hwqueue.add_counts(v_counted, -1, p_shard);
   end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result)
-  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed', p_result);
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result,
+                               eligible_at)
+  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed',
+          case when v_eligible_at is null then p_result end, v_eligible_at);
+  if v_eligible_at is not null then
+    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  end if;
   return true;
 end
 $$;
@@ -4590,6 +4633,7 @@ CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node
 declare
   v_now timestamptz;
   v_done int[];
+  v_gone uuid[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
   v_now := hwqueue.clock();
@@ -4598,12 +4642,18 @@ begin
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
       and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at
+    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at, c.eligible_at
   ), noted as (
-    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state)
-    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed' from ended e
+    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state,
+                                 eligible_at)
+    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed', e.eligible_at
+    from ended e
   )
-  select coalesce(array_agg(e.ordinal), '{}') into v_done from ended e;
+  select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null)
+  into v_done, v_gone from ended e;
+  if v_gone is not null then
+    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_gone);
+  end if;
   return v_done;
 end
 $$;
@@ -5213,7 +5263,8 @@ begin
     ), detail as materialized (
       select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
-             coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout
+             coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout,
+             case when q.retain_completed = '0' and l.idempotency_key is null then greatest(l.available_at, l.created_at) end as eligible_at
       from taken t
       -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the planner might read all leases there are
       cross join lateral (
@@ -5222,9 +5273,10 @@ begin
         select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                 claimed_at, expires_at, check_at, login)
+                                 claimed_at, expires_at, check_at, login, eligible_at)
       select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
-             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login
+             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
+             d.eligible_at
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
@@ -5670,7 +5722,7 @@ begin
       end if;
     end if;
   end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard);
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard), hwqueue.check_own_ids(p_spawns, p_now, p_shard);
   if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
     perform hwqueue.wake_due(v_named, p_shard);
   end if;
@@ -6567,7 +6619,8 @@ CREATE TABLE hwqueue.outcome (
     attempt smallint NOT NULL,
     state text NOT NULL,
     result jsonb,
-    error jsonb
+    error jsonb,
+    eligible_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -6578,6 +6631,8 @@ COMMENT ON COLUMN hwqueue.outcome.claim_token IS 'of the last claim that the lea
 COMMENT ON COLUMN hwqueue.outcome.attempt IS 'how many attempts the lease had used up; so with claimed_at and node_id';
 
 COMMENT ON COLUMN hwqueue.outcome.state IS 'completed, failed or cancelled';
+
+COMMENT ON COLUMN hwqueue.outcome.eligible_at IS 'of a lease that went when it completed: since when it could be claimed; null: the lease is there';
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
     LANGUAGE sql STABLE
@@ -7345,7 +7400,8 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
               when w.stands then w.positions[1] + 1031
               else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id]
+         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id],
+         q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -7378,9 +7434,10 @@ CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_c
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
          k.marks, k.tier, k.rank, k.position,
          least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
-         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over ()
+         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
+         k.drops_completed
   from (
-    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
+    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks, l.drops_completed,
            f.tier, f.rank, f.position, l.last,
            coalesce(l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned)
@@ -13087,6 +13144,7 @@ declare
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
+  v_eligible_at timestamptz;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
@@ -13142,8 +13200,9 @@ begin
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
@@ -13154,8 +13213,9 @@ begin
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       end if;
       if lease_id is not null then
         queue := v_front.name;
@@ -13163,9 +13223,9 @@ begin
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login)
+                                   claimed_at, expires_at, check_at, login, eligible_at)
         values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
-                v_now, expires_at, expires_at, v_state.login);
+                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
           perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
@@ -15706,11 +15766,12 @@ CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current 
 declare
   v_last bigint;  -- token of the last claim that has ended
 begin
-  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along
-  select coalesce(o.claim_token, l.claim_token), hwqueue.lease_state(l.lease_id, p_shard) into v_last, state
-  from hwqueue.lease l
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along; of one that went when it completed the
+  -- outcome knows, for a while
+  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard)) into v_last, state
+  from (values (p_lease)) i(lease_id)
+  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id;
   verdict := case
     when v_last is null then 'unknown'
     when p_token = p_current then 'foreign'
@@ -17632,6 +17693,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_f
 REVOKE ALL ON FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
 

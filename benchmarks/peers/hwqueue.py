@@ -30,6 +30,7 @@ class Hwqueue(SqlPeer):
         connections: That share them; a further one has a further node.
         cpu_milli: What each lease needs; 0: capacity is not counted.
         stands: Whether the first lease of all is one that no node may run.
+        deletes: Whether what is done is deleted, as some of the others do, and not kept.
     """
 
     name: str = "hwqueue"
@@ -37,6 +38,7 @@ class Hwqueue(SqlPeer):
     connections: int = 1
     cpu_milli: int = 0
     stands: bool = False
+    deletes: bool = False
     best_batch = 1000
     routes_by = "affinity_tags"
 
@@ -47,7 +49,7 @@ class Hwqueue(SqlPeer):
     def install(self, dsn: str) -> None:
         """Install the schema, make the queue."""
         upgrade(dsn)
-        create_queue(dsn)
+        create_queue(dsn, **({"retain_completed": 0} if self.deletes else {}))
         if self.stands:
             fill.fill(_QUIET, dsn, [fill.kind(affinity_tags={"pool": "none of them"})], 1)
 

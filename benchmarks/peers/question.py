@@ -42,13 +42,16 @@ def peers(
     rounds: Rounds = 3,
     peer: PeerNames = [],  # noqa: B006
     peer_sql: PeerSql = [],  # noqa: B006
+    delete_done: Annotated[
+        bool, typer.Option("--delete-done", help="hwqueue deletes what is done; it keeps it else")
+    ] = False,
 ) -> Answer:
     """Jobs/s of hwqueue over those of other queues in Postgres."""
     run = Run.of(ctx)
     found = at_hand(peer, peer_sql)
     figures: list[Figure] = []
     with ExitStack() as stack:
-        dsns = _databases(run, stack, found)
+        dsns = _databases(run, stack, found, Hwqueue(deletes=delete_done))
         for backlog in sorted(backlogs):
             for batch in (*batches, None):
                 sides = _sides(found, batch)
@@ -78,9 +81,9 @@ def peers(
         return Answer("peers", compared, tuple(figures), ctx.params, facts, found.notes)
 
 
-def _databases(run: Run, stack: ExitStack, found: AtHand) -> dict[str, str]:
+def _databases(run: Run, stack: ExitStack, found: AtHand, own: Hwqueue) -> dict[str, str]:
     """A database for each queue, with it in it."""
-    everyone: list[Peer] = [Hwqueue(), *found.peers]
+    everyone: list[Peer] = [own, *found.peers]
     dsns = stack.enter_context(databases(run.dsn, len(everyone)))
     for one, dsn in zip(everyone, dsns, strict=True):
         one.install(dsn)

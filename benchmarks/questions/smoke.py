@@ -32,6 +32,7 @@ _FULL_NODE = {"capacity": {"cpu_milli": 1000}}
 _AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 SCENES = {
     "1 class": Scene(WAITING),
+    "1 class, nothing kept": Scene(WAITING, policy={"retain_completed": 0}),
     "1 class, counted": Scene(
         WAITING, [kind(placement={"resources": {"cpu_milli": 1}})], node=_FULL_NODE
     ),

@@ -44,9 +44,11 @@ class QueuePolicy:
     a lease waits for a better node, at most; zero: not at all. ageing_step: waiting this long is
     worth one priority; zero: off. notify: whether spawns wake workers. reap_grace: added to expired
     claims. max_params_bytes, max_result_bytes: of the JSON text. window, probe: how far a claim
-    looks. weights: of the score, keys affinity, fit, spread. retain_completed, retain_failed: how
-    long finished leases are kept. failure_domain: what counts as one place for services that say
-    nothing: `node`, `rack` or `label:KEY`.
+    looks. weights: of the score, keys affinity, fit, spread. retain_completed: how long completed
+    and cancelled leases are kept; zero: a lease that completes is gone at once, and its result with
+    it, but for one with an idempotency key, which stays until `prune` takes it, a minute or so. It
+    holds for later claims. retain_failed: how long failed ones are kept. failure_domain: what
+    counts as one place for services that say nothing: `node`, `rack` or `label:KEY`.
     """
 
     claim_timeout: timedelta | None = None

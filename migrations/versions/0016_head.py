@@ -1,7 +1,9 @@
 """Claims of one lease from the head of one or several queues, in four statements.
 
-Why: most claims are of that kind, and each statement costs microseconds.
-Locks: the rows of hwqueue.low_water that have no mark, until the upgrade commits.
+Why: most claims are of that kind, and each statement costs microseconds. Leases of queues that keep
+no completed ones go when they complete: how long such a lease waited is kept in its claim.
+Locks: the rows of hwqueue.low_water that have no mark; hwqueue.claim and hwqueue.outcome, access
+exclusive; until the upgrade commits.
 Expected duration: well below a second: that table has a few rows for each queue.
 """
 

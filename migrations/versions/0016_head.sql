@@ -9,8 +9,16 @@ drop index hwqueue.placement_class_required;
 create type hwqueue.queue_look as (
   queue_id int, name text, claim_timeout interval, window_size int, classes bigint[], task_names text[], most_cpu_milli bigint,
   most_memory_mib bigint, marks int, tier smallint, rank bigint, position bigint, last bigint, is_front boolean, is_first boolean,
-  checked bigint[], queue_ids int[]
+  checked bigint[], queue_ids int[], drops_completed boolean
 );
+
+-- A queue with retain_completed 0 keeps no completed lease.
+alter table hwqueue.claim add column eligible_at timestamptz;
+comment on column hwqueue.claim.eligible_at is
+  'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
+alter table hwqueue.outcome add column eligible_at timestamptz;
+comment on column hwqueue.outcome.eligible_at is
+  'of a lease that went when it completed: since when it could be claimed; null: the lease is there';
 
 -- The first of some entries: whose it is, and since when it could be claimed.
 create type hwqueue.entry_head as (lease_id uuid, eligible_at timestamptz);

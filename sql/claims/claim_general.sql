@@ -26,6 +26,7 @@ declare
   v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
   v_taken record;
   v_timeout interval;
+  v_eligible_at timestamptz;
   v_changed boolean := false;
   v_looked boolean;
   v_is_tried boolean := coalesce(p_is_tried, false);
@@ -98,8 +99,9 @@ begin
     v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
     v_left := v_left - 1;
     v_mover := case when p_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
-    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-    into task_name, params, headers, v_timeout
+    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+           case when v_front.drops_completed is distinct from false and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+    into task_name, params, headers, v_timeout, v_eligible_at
     from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
     if v_state.is_counted then
       v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
@@ -109,16 +111,18 @@ begin
       v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
     end if;
     if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout) into queue, v_timeout from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
+      select q.name, coalesce(v_timeout, q.claim_timeout), case when q.retain_completed = '0' then v_eligible_at end
+      into queue, v_timeout, v_eligible_at
+      from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
     end if;
     lease_id := v_entry.lease_id;
     claim_token := (v_generation << 40) + v_entry.claim_count + 1;
     attempt := v_entry.attempt_count + 1;
     expires_at := v_now + v_timeout;
     insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted, login)
+                               claimed_at, expires_at, check_at, assignment, counted, login, eligible_at)
     values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login);
+            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login, v_eligible_at);
     return next;
   end loop;
   if v_changed then

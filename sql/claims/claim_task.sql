@@ -22,6 +22,7 @@ declare
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
+  v_eligible_at timestamptz;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   -- head: as in settle_and_claim
@@ -54,8 +55,9 @@ begin
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
@@ -66,8 +68,9 @@ begin
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout)
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout;
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
+          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       end if;
       if lease_id is not null then
         queue := v_front.name;
@@ -75,9 +78,9 @@ begin
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login)
+                                   claimed_at, expires_at, check_at, login, eligible_at)
         values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
-                v_now, expires_at, expires_at, v_state.login);
+                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
           perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;

@@ -3,6 +3,7 @@
 -- is_front: the profile likes all its classes alike, it has seen all there are, and nothing comes before the mark: then the next lease is
 -- the first of those classes from the mark on. last: how far to look for it: others stand there as well, or, where the front of the queue stands
 -- still, what has been claimed since. is_first: and none of them must be checked against others.
+-- drops_completed: its leases go when they complete.
 -- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in place of its call;
 -- the looks are ordered, so that each has its index.
 create or replace function hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard int)
@@ -17,7 +18,8 @@ as $$
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
               when w.stands then w.positions[1] + 1031
               else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id]
+         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id],
+         q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -56,9 +58,10 @@ as $$
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
          k.marks, k.tier, k.rank, k.position,
          least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
-         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over ()
+         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
+         k.drops_completed
   from (
-    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks,
+    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks, l.drops_completed,
            f.tier, f.rank, f.position, l.last,
            coalesce(l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned)

@@ -58,11 +58,12 @@ as $$
 declare
   v_last bigint;  -- token of the last claim that has ended
 begin
-  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along
-  select coalesce(o.claim_token, l.claim_token), hwqueue.lease_state(l.lease_id, p_shard) into v_last, state
-  from hwqueue.lease l
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along; of one that went when it completed the
+  -- outcome knows, for a while
+  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard)) into v_last, state
+  from (values (p_lease)) i(lease_id)
+  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id;
   verdict := case
     when v_last is null then 'unknown'
     when p_token = p_current then 'foreign'

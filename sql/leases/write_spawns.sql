@@ -49,6 +49,32 @@ as $$
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
+-- Refuses ids of the caller's own whose former lease went when it completed, as long as its outcome is there: it would be taken for the end of the
+-- new lease, whose tokens would begin where the former one's did.
+-- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises: QHL06, 23505. Idempotent: yes.
+create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_ids uuid[] := array(select s.lease_id from unnest(p_spawns) s where s.own_id);
+  v_gone uuid;
+begin
+  if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
+    v_gone := (select o.lease_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
+    if v_gone is not null then
+      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_gone),
+        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_gone,
+          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_gone)),
+        'use a fresh id: what is left of that lease goes with one of the next calls of prune');
+    end if;
+  else  -- an older snapshot may not show it, but the key knows
+    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claim_token, attempt, state)
+    select p_shard, i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
+    delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids);
+  end if;
+end
+$$;
+
 -- The same as insert_spawns where producers chose ids themselves.
 -- Locks: as insert_spawns; classes that wait, skip locked. Raises: QHL06. Idempotent: no.
 create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
@@ -80,7 +106,7 @@ begin
       end if;
     end if;
   end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard);
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard), hwqueue.check_own_ids(p_spawns, p_now, p_shard);
   if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
     perform hwqueue.wake_due(v_named, p_shard);
   end if;

@@ -19,26 +19,27 @@ begin
 end
 $$;
 
--- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and rows there without a lease.
+-- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and rows there without a lease, but for
+-- outcomes of leases that went when they completed (eligible_at).
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
 language sql stable
 as $$
   with entry as (
-    select r.lease_id, 'ready' as place from hwqueue.ready r where r.shard_id = p_shard
+    select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r where r.shard_id = p_shard
     union all
-    select s.lease_id, 'scheduled' from hwqueue.scheduled s where s.shard_id = p_shard
+    select s.lease_id, 'scheduled', false from hwqueue.scheduled s where s.shard_id = p_shard
     union all
-    select c.lease_id, 'claim' from hwqueue.claim c where c.shard_id = p_shard
+    select c.lease_id, 'claim', false from hwqueue.claim c where c.shard_id = p_shard
     union all
-    select o.lease_id, 'outcome' from hwqueue.outcome o where o.shard_id = p_shard
+    select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o where o.shard_id = p_shard
   )
   select coalesce(l.lease_id, e.lease_id),
          jsonb_build_object('is_known', l.lease_id is not null, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
   from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
   full join entry e on e.lease_id = l.lease_id
   group by l.lease_id, e.lease_id
-  having count(e.place) <> 1 or l.lease_id is null
+  having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
 $$;
 
 -- Nodes whose usage is not what their claims set aside, or is more than they have.

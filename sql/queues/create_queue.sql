@@ -1,4 +1,5 @@
 -- Creates a queue. The same name with the same policy is a no-op, so that deployments can call it every time.
+-- With retain_completed 0 a lease is gone when it completes, and its result with it; one with an idempotency key stays until prune takes it.
 -- Locks: the queue's unique name. Raises: QHA01, QHQ02 exists with another policy, QHA03. Idempotent: yes.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}', p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

@@ -1,4 +1,5 @@
--- Changes the policy keys that are given and keeps the rest; leases already spawned keep their rank.
+-- Changes the policy keys that are given and keeps the rest; leases already spawned keep their rank, and
+-- what runs stays or goes when it completes as retain_completed said at its claim.
 -- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01, QHA03. Idempotent: yes. Gives the whole policy.
 create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

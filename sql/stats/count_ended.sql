@@ -32,22 +32,23 @@ begin
   -- one statement, one snapshot: a lease that is being requeued is in outcome or in requeued, never in both
   with ended as (
     select f.queue_id, s.state as finished, null as outcome, false as retried,
-           case when l.lease_id is not null  -- of completed ones
-                then greatest(extract(epoch from f.claimed_at - greatest(l.available_at, l.created_at)), 0)::double precision end as waited,
-           case when l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
+           case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
+                then greatest(extract(epoch from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))), 0)::double precision
+                end as waited,
+           case when f.eligible_at is not null or l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
     from hwqueue.queue q
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
-      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at from hwqueue.outcome x
+      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       offset 0) f
-    left join hwqueue.lease l on s.state = 'completed' and l.shard_id = p_shard and l.lease_id = f.lease_id
+    left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard and l.lease_id = f.lease_id
     where q.shard_id = p_shard
     union all
     select r.queue_id, r.state, null, false, null, null
     from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
     union all
-    select l.queue_id, null, a.outcome,
+    select w.queue_id, null, a.outcome,
            a.outcome in ('failed', 'expired', 'superseded')
              and not exists (select 1 from hwqueue.outcome f
                              where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed' and f.finished_at = a.ended_at)
@@ -55,8 +56,10 @@ begin
            null, null
     -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
     from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
-    join hwqueue.lease l on l.shard_id = a.shard_id and l.lease_id = a.lease_id
-    where a.shard_id = p_shard
+    cross join lateral (  -- a lease that went when it completed has left its outcome
+      select coalesce((select l.queue_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = a.lease_id),
+                      (select o.queue_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = a.lease_id)) as queue_id offset 0) w
+    where a.shard_id = p_shard and w.queue_id is not null
   ), sums as (
     select e.queue_id, count(*) as ended,
            count(*) filter (where e.finished = 'completed') as completed, count(*) filter (where e.finished = 'failed') as failed,

@@ -39,6 +39,7 @@ def file_of(peer: str) -> Path | None:
 QUEUES: list[SqlPeer] = [
     Hwqueue(),
     Hwqueue("hwqueue-counted", cpu_milli=1000, nodes=3, connections=2),
+    Hwqueue("hwqueue-delete", deletes=True),
     Naive(),
     Procrastinate(),
     Procrastinate("procrastinate-delete", delete_jobs=True),

@@ -1,6 +1,7 @@
 """How many statements calls run in the server: each costs microseconds, whatever it does."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -21,9 +22,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A database where chance decides nothing."""
+    """A database where chance decides nothing, nor what another test has left."""
     with fresh_database(server_dsn, template) as made:
         with psycopg.connect(made, autocommit=True) as conn:
             conn.execute(MARKS_STAY)
@@ -38,9 +39,9 @@ def statements(api: Api, call: Callable[[], Any]) -> tuple[int, Any]:
     return len(work.plans) - 1, given
 
 
-def at_work(api: Api, kind: str, queues: int) -> tuple[Node, list[str]]:
+def at_work(api: Api, kind: str, queues: int, **policy: Any) -> tuple[Node, list[str]]:
     """A node that has claimed and completed there before, and work for it."""
-    names = [api.queue() for _ in range(queues)]
+    names = [api.queue(**policy) for _ in range(queues)]
     node = api.node(rack=1, capacity={"cpu_milli": 10**6} if kind == "counted" else {})
     for name in names:
         batch(api, name, [KINDS[kind]] * 40)
@@ -54,6 +55,7 @@ def at_work(api: Api, kind: str, queues: int) -> tuple[Node, list[str]]:
     return node, names
 
 
+@pytest.mark.parametrize("retain", [86400, 0])
 @pytest.mark.parametrize(
     ("kind", "queues", "expected"),
     [
@@ -64,9 +66,12 @@ def at_work(api: Api, kind: str, queues: int) -> tuple[Node, list[str]]:
         ("away", 1, [14, 3, 17]),
     ],
 )
-def test_statements(api: Api, kind: str, queues: int, expected: list[int]) -> None:
-    """Of a claim, a completion, and settle_and_claim, which does both."""
-    node, names = at_work(api, kind, queues)
+def test_statements(api: Api, kind: str, queues: int, expected: list[int], retain: int) -> None:
+    """Of a claim, a completion, and settle_and_claim, which does both.
+
+    A lease that goes when it completes costs the completion one more, and the claim none.
+    """
+    node, names = at_work(api, kind, queues, retain_completed=retain)
     count, [row] = statements(api, lambda: api.claim(node, *names))
     found = [count]
     done = {"lease": row["lease_id"], "token": row["claim_token"]}
@@ -75,7 +80,20 @@ def test_statements(api: Api, kind: str, queues: int, expected: list[int]) -> No
     done = completed(row)
     call = {**node.who, **done, "settle": [], "queues": names}
     found.append(statements(api, lambda: api.rows("settle_and_claim", **call))[0])
-    assert found == expected
+    more = 0 if retain else 1
+    assert found == [expected[0], expected[1] + more, expected[2] + more]
+
+
+@pytest.mark.parametrize(("retain", "expected"), [(86400, 7), (0, 8)])
+def test_statements_of_a_batch(api: Api, retain: int, expected: int) -> None:
+    """However many there are, all that go cost one statement more."""
+    node, [name] = at_work(api, "plain", 1, retain_completed=retain)
+    for size in (2, 10):
+        claims = api.claim(node, name, qty=size)
+        leases = [claim["lease_id"] for claim in claims]
+        tokens = [claim["claim_token"] for claim in claims]
+        call = partial(api.rows, "complete_leases", lease_ids=leases, tokens=tokens)
+        assert statements(api, call) == (expected, [])
 
 
 BLOCKED: dict[str, dict[str, Any]] = {

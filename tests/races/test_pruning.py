@@ -74,7 +74,7 @@ def test_a_lease_runs_as_a_class_that_it_has_no_more(
 ) -> None:
     """It got one of its own while it ran: the other one stays until it has run."""
     direct = Direct(conn)
-    direct.create_queue(QUEUE, {"claim_timeout": "1 day", "retain_completed": 0})
+    direct.create_queue(QUEUE, {"claim_timeout": "1 day"})
     node = register(conn)
     named = direct.spawn(QUEUE, lease("web"))["lease_id"]
     [claim] = direct.claim(QUEUE, *node)

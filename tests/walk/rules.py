@@ -38,6 +38,12 @@ def _entries(seen: Seen) -> list[str]:
         if places[row["lease_id"]] != 1
     ]
     wrong += [
+        f"outcome of a lease that is {'there' if known else 'gone'}: {row}"
+        for row in seen.rows["outcome"]
+        for known in [any(one["lease_id"] == row["lease_id"] for one in seen.rows["lease"])]
+        if known != (row["eligible_at"] is None or row["state"] != "completed")
+    ]
+    wrong += [
         f"{lease} has used up more than {lease.most} attempts"
         for lease in seen.leases.values()
         if not 0 <= lease.attempts <= lease.most

@@ -74,7 +74,8 @@ class Seen:
         for row in self.rows["claim"]:
             entries[row["lease_id"]].append(_claimed(row, records[row["lease_id"]]))
         for row in self.rows["outcome"]:
-            entries[row["lease_id"]].append(_finished(row, records[row["lease_id"]]))
+            if row["lease_id"] in records:  # else it went when it completed
+                entries[row["lease_id"]].append(_finished(row, records[row["lease_id"]]))
         found = {}
         for lease, record in records.items():
             listed = entries[lease] or [_nowhere(record)]
@@ -105,6 +106,11 @@ class Seen:
         """The world's queue."""
         [queue] = self.rows["queue"]
         return queue
+
+    @property
+    def keeps_completed(self) -> bool:
+        """Whether completed leases stay for a time."""
+        return span(self.queue["retain_completed"]) > timedelta(0)
 
     @cached_property
     def order(self) -> dict[UUID, tuple[int, int]]:

@@ -124,6 +124,12 @@ class Complete(Settle):
         """Completed, even if it was asked to stop."""
         return lease.ended("completed", lease.attempts)
 
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """It is gone where the queue keeps nothing."""
+        if before.keeps_completed or outcome.refused:
+            return super().wrong(before, after, outcome)
+        return unlike(before, after, gone=frozenset({self.lease}))
+
 
 class Fail(Settle):
     """A claim ends in an error; there may be another attempt."""

@@ -73,13 +73,17 @@ def changes(
     }
 
 
-def unlike(before: Seen, after: Seen, expected: Expected | None = None) -> list[str]:
-    """How the leases differ from what they were, or should be."""
+def unlike(
+    before: Seen, after: Seen, expected: Expected | None = None, gone: frozenset[UUID] = frozenset()
+) -> list[str]:
+    """How the leases differ from what they were, or should be; `gone`: there no more."""
     found = changes(before, after, expected)
-    gone = before.leases.keys() - after.leases.keys()
-    return [f"{now}, not {should}" for should, now in found.values()] + [
-        f"{lease} is gone" for lease in gone
-    ]
+    left = before.leases.keys() - gone
+    return (
+        [f"{now}, not {should}" for should, now in found.values()]
+        + [f"{lease} is gone" for lease in left - after.leases.keys()]
+        + [f"{lease} is still there" for lease in gone & after.leases.keys()]
+    )
 
 
 def same(one: LeaseSeen, other: LeaseSeen) -> bool:

@@ -344,6 +344,30 @@ SPAWN = World(
     ],
 )
 
+# A queue that keeps nothing: what completes is gone, and who must be where it ran is let in there.
+FORGET = World(
+    "forget",
+    policy={"retain_completed": 0, "retain_failed": 0},
+    nodes={"n": {"rack": 0, "capacity": {"cpu_milli": 1000}}, "m": {"rack": 1}},
+    leases={
+        "a": _needs(cpu_milli=1000),
+        "b": {},
+        "c": _require({"lease": str(lease_id("a")), "domain": "rack"}),
+    },
+    steps=[
+        s.Claim("n"),
+        s.Claim("m"),
+        *every(s.Complete, "abc"),
+        s.Fail("b"),
+        s.Release("a"),
+        s.Late("a"),
+        s.Cancel("b"),
+        s.Requeue("b"),
+        s.Reap(),
+    ],
+    near=4,
+)
+
 WORLDS = {
     world.name: world
     for world in (
@@ -359,5 +383,6 @@ WORLDS = {
         DRAIN,
         DUE,
         SPAWN,
+        FORGET,
     )
 }

@@ -62,8 +62,14 @@ class QueuePolicy(Request):
         default=None, description="Classes beyond them whose head it looks at."
     )
     weights: Weights | None = None
-    retain_completed: Seconds | None = None
-    retain_failed: Seconds | None = None
+    retain_completed: Seconds | None = Field(
+        default=None,
+        description="How long completed and cancelled leases are kept; 0: a lease that completes is"
+        " gone at once, with its result; one with an idempotency key a minute or so later.",
+    )
+    retain_failed: Seconds | None = Field(
+        default=None, description="How long failed leases are kept."
+    )
     failure_domain: str | None = Field(
         default=None,
         description="What counts as one place: `node`, `rack` or `label:KEY`.",
