@@ -14,9 +14,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from hwqueue import tracing
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_support import QUEUE, ended, worker
+from tests.unit.test_worker_heartbeat import claim
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 WITHOUT = """
@@ -38,6 +40,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     # a provider can be set once in a process
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     yield exporter
     provider.shutdown()
@@ -130,6 +133,12 @@ def test_without_a_provider_nothing_is_sent(dsn: str) -> None:
         client.create_queue(QUEUE)
         lease = client.spawn_lease(QUEUE, "a")
         assert client.get_lease(lease.lease_id).headers is None
+
+
+def test_without_a_provider_a_handler_costs_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer", None)  # to call it would be an error
+    with tracing.handling(claim("add", 1)) as note:
+        note("fail", {"message": "no"})
 
 
 def test_without_the_extra_nothing_happens() -> None:
