@@ -14233,11 +14233,12 @@ begin
           return;
         end if;
         exit when v_verdict.since is null;
-        -- others hold those that have waited their patience; younger ones need not wait where no better node lives
+        -- others hold those that have waited their patience; younger ones need not wait where no better
+        -- node lives
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
         where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-          and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
-          and r.eligible_at > v_verdict.since
+          and r.position between p_positions[v_first] and p_positions[v_last]
+          and (r.deadline is null or r.deadline > p_now) and r.eligible_at > v_verdict.since
         order by r.position limit 1;
       end loop;
     end if;
