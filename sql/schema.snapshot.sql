@@ -14210,9 +14210,11 @@ begin
           and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
         order by r.position limit 1;
       end if;
-      if v_head.lease_id is not null then
+      for v_pass in 1 .. 2 loop
+        exit when v_head.lease_id is null;
         v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
         if v_verdict.reason is not null then
+          exit when v_pass = 2;  -- no reason against those that others hold
           blocked := p_classes[v_first];
           reason := v_verdict.reason;
           return;
@@ -14230,7 +14232,15 @@ begin
           entry := v_taken.entry;
           return;
         end if;
-      end if;
+        exit when v_verdict.since is null;
+        -- others hold those that have waited their patience; younger ones need not wait where no better
+        -- node lives
+        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+          and r.position between p_positions[v_first] and p_positions[v_last]
+          and (r.deadline is null or r.deadline > p_now) and r.eligible_at > v_verdict.since
+        order by r.position limit 1;
+      end loop;
     end if;
     v_first := v_last + 1;
   end loop;

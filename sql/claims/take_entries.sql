@@ -1,6 +1,8 @@
 -- Takes the oldest of these entries that can be had: of a class that must be checked (p_checked) one, which is deleted already (entry); of other
 -- classes up to p_limit that follow each other, locked. The entries are given by position and class, oldest first, of one tier, rank and score.
--- p_head: what is known of the first of them, if anything. An entry that another session holds is passed over. blocked: the class that may not run here now, for that reason; nothing was taken then.
+-- p_head: what is known of the first of them, if anything. An entry that another session holds is passed
+-- over: one that has waited its patience says nothing of younger ones.
+-- blocked: the class that may not run here now, for that reason; nothing was taken then.
 -- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint,
   p_head hwqueue.entry_head, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
@@ -35,9 +37,11 @@ begin
           and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
         order by r.position limit 1;
       end if;
-      if v_head.lease_id is not null then
+      for v_pass in 1 .. 2 loop
+        exit when v_head.lease_id is null;
         v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
         if v_verdict.reason is not null then
+          exit when v_pass = 2;  -- no reason against those that others hold
           blocked := p_classes[v_first];
           reason := v_verdict.reason;
           return;
@@ -55,7 +59,15 @@ begin
           entry := v_taken.entry;
           return;
         end if;
-      end if;
+        exit when v_verdict.since is null;
+        -- others hold those that have waited their patience; younger ones need not wait where no better
+        -- node lives
+        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+          and r.position between p_positions[v_first] and p_positions[v_last]
+          and (r.deadline is null or r.deadline > p_now) and r.eligible_at > v_verdict.since
+        order by r.position limit 1;
+      end loop;
     end if;
     v_first := v_last + 1;
   end loop;

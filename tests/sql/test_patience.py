@@ -80,6 +80,22 @@ def test_one_that_has_waited_does_not_let_younger_ones_through(
     assert api.claimed(worst, queue) == [young]
 
 
+@pytest.mark.parametrize("held", [1, 12])
+def test_those_that_have_waited_do_not_make_younger_ones_wait(
+    api: Api, clock: Clock, dsn: str, held: int
+) -> None:
+    """Where no better node lives nothing waits, whoever holds the older leases of the class."""
+    best, middle, worst = fleet(api)
+    api.rows("deregister_node", node=best.node_id)
+    queue = api.queue()
+    waited = [api.spawn(queue, placement=ZONES) for _ in range(held)]
+    clock.advance(timedelta(seconds=2))
+    young = api.spawn(queue, placement=ZONES)
+    with psycopg.connect(dsn) as other:
+        assert Api(other).claimed(worst, queue, qty=held) == waited
+        assert api.claimed(middle, queue) == [young]
+
+
 @pytest.mark.parametrize("gone", ["dead", "cordoned", "deregistered", "too small"])
 def test_only_for_nodes_that_could_run_it(api: Api, clock: Clock, gone: str) -> None:
     best, middle, _ = fleet(api)
