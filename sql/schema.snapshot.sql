@@ -15382,6 +15382,8 @@ declare
   v_moved xid8;
   v_profile_id bigint;  -- that is judged for the node
   v_class hwqueue.placement_class;
+  v_queue_id int;
+  v_front record;
   v_head hwqueue.ready;
   v_wait interval;
 begin
@@ -15391,8 +15393,14 @@ begin
   elsif cardinality(p_classes) <= 4 then  -- one by one, in a third of the time
     foreach class_id in array p_classes loop
       select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = waiting_classes.class_id;
+      if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
+        v_queue_id := v_class.queue_id;
+        v_front := hwqueue.queue_front(v_queue_id, p_shard);
+      end if;
       select r.* into v_head from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = waiting_classes.class_id order by r.tier, r.rank, r.position limit 1;
+      where r.shard_id = p_shard and r.class_id = waiting_classes.class_id
+        and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
+      order by r.tier, r.rank, r.position limit 1;
       if found then
         v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
         if v_head.eligible_at + v_wait > p_now and (

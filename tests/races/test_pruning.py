@@ -25,7 +25,7 @@ CLASSES = "select count(*) from hwqueue.placement_class"
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_beside_an_open_prune(conn: psycopg.Connection, dsn: str, clock: Clock, end: str) -> None:
     direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 0})
+    direct.create_queue(QUEUE, {"retain_completed": 1})
     node = register(conn)
     for number in range(4):
         lease = direct.spawn(QUEUE, {"labels": {"n": str(number)}})["lease_id"]
@@ -49,7 +49,7 @@ def test_beside_an_open_prune(conn: psycopg.Connection, dsn: str, clock: Clock, 
 def test_one_of_many_prunes_at_a_time(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """While one is at it the others have nothing to do, unless it takes very long."""
     direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 0})
+    direct.create_queue(QUEUE, {"retain_completed": 1})
     node = register(conn)
     for _ in range(4):
         lease = direct.spawn(QUEUE)["lease_id"]

@@ -43,19 +43,27 @@ def spawn_late(producer: Actor) -> UUID | None:
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("retain", [0, 1], ids=["kept by none", "kept for a second"])
 def test_no_lease_is_lost(
-    conn: psycopg.Connection, dsn: str, clock: Clock, isolation: str, before: int
+    conn: psycopg.Connection,
+    dsn: str,
+    clock: Clock,
+    *,
+    isolation: str,
+    before: int,
+    retain: int,
 ) -> None:
     """The class is retired, stamped, deleted: a producer may spawn after any of these steps."""
     direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 0})
+    direct.create_queue(QUEUE, {"retain_completed": retain})
     node = register(conn)
     use_once(direct, node)
     clock.advance(2 * HOUR)
     with interleave(dsn) as actor:
         producer = actor()
         producer.begin(isolation)
-        assert set(producer.direct.states(QUEUE).values()) == {"completed"}  # it has a snapshot
+        seen = producer.direct.states(QUEUE)  # it has a snapshot
+        assert set(seen.values()) == ({"completed"} if retain else set())
         for _ in range(before):
             conn.execute(PRUNE)
             outlive(conn)
@@ -77,7 +85,7 @@ def test_no_lease_is_lost(
 def test_a_registration_that_idles(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
     """It holds what its node may run; prune leaves such a class alone until it has ended."""
     direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 0})
+    direct.create_queue(QUEUE, {"retain_completed": 1})
     node = register(conn)
     pinned = {"placement": {"require": [{"node": [str(node[0])]}]}}
     lease = direct.spawn(QUEUE, pinned)["lease_id"]
@@ -104,7 +112,7 @@ def test_a_claim_of_a_lease_with_a_class_of_its_own_by_now(
 ) -> None:
     """It runs as the class that it was claimed with, which no lease has any more: that stays."""
     direct = Direct(conn)
-    direct.create_queue(QUEUE, {"retain_completed": 0})
+    direct.create_queue(QUEUE, {"retain_completed": 1})
     node = register(conn)
     named = direct.spawn(QUEUE, {"labels": {"app": "web"}})["lease_id"]
     [claim] = direct.claim(QUEUE, *node)
