@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.patience import looks
 from tests.sql.api import Api, Node
+from tests.sql.test_terms import settle_terms
 
 SHORT = timedelta(milliseconds=20)  # several of them within one tenth of a second
 TENTH = timedelta(milliseconds=100)
@@ -104,10 +104,9 @@ def test_the_best_of_what_falls_due_goes_first(
     late = api.node(rack=1)
     for _ in range(9):
         api.spawn(queue, **kind)
-    for _ in looks():
-        api.row("reap")
-        if api.claim(late, queue, qty=20) == []:
-            break
+    settle_terms(api)
+    while api.claim(late, queue, qty=20):
+        pass
     clock.freeze(clock.now().replace(microsecond=0) + timedelta(seconds=1))
     assert api.claim(late, queue) == []
     plain = due_in(api, clock, queue, SHORT, **kind)
