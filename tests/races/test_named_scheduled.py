@@ -141,6 +141,7 @@ def test_a_ready_lease_gets_the_class_that_it_had_while_scheduled(
 def test_an_id_is_used_again(conn: psycopg.Connection) -> None:
     """Its class is one that a pruned lease of that id has left behind, as it was."""
     clock = install_clock(conn)
+    clock.freeze()  # a slow machine would reach the ten seconds below
     direct = Direct(conn)
     queues(direct)
     conn.execute("update hwqueue.queue set retain_completed = '0', retain_failed = '0'")
