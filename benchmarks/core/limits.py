@@ -49,7 +49,7 @@ def exceeded(found: Figures, limits: Figures) -> list[Excess]:
 
 
 def largest(attempts: Sequence[Figures]) -> Figures:
-    """The largest of each figure: an attempt may be lucky, and limits made of it hold nobody."""
+    """The largest of each figure: some move between attempts, and a limit holds for all."""
     found: dict[str, dict[str, float]] = {}
     for attempt in attempts:
         for call, figures in attempt.items():
