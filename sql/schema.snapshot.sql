@@ -32,6 +32,12 @@ CREATE TYPE hwqueue.judged AS (
 	class_id bigint
 );
 
+CREATE TYPE hwqueue.later_class AS (
+	class_id bigint,
+	tier smallint,
+	rank bigint
+);
+
 CREATE TABLE hwqueue.ready (
     shard_id integer NOT NULL,
     queue_id integer NOT NULL,
@@ -3314,11 +3320,8 @@ CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible
 declare
   v_class hwqueue.placement_class;
   v_waits record;
-  v_lease uuid := p_lease;
   v_entered record;
 begin
-  tier := p_tier;
-  rank := p_rank;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
@@ -3327,23 +3330,21 @@ begin
   if v_waits.wait > '0' then
     since := p_now - v_waits.wait;
     if p_eligible_at > since then
-      select x.tier, x.rank, x.lease_id into tier, rank, v_lease from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
-      if v_lease is null then
-        reason := 'waits';
-        return;
-      end if;
+      select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end into tier, rank, reason
+      from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
+      return;
     end if;
   end if;
-  v_entered := hwqueue.enter_terms(v_class, v_lease, p_node, false, p_now, p_shard);
+  v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, false, p_now, p_shard);
   if v_entered.reason = 'unlooked' then  -- what is remembered of the fleet does not tell
     perform hwqueue.look_around(p_class_id, p_now, p_shard);
-    v_entered := hwqueue.enter_terms(v_class, v_lease, p_node, true, p_now, p_shard);
+    v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, true, p_now, p_shard);
   end if;
   reason := v_entered.reason;
   counted := v_entered.counted;
   is_named := v_entered.is_named;
   if is_named then
-    only_lease := v_lease;  -- what was decided holds for this lease of the class, not for others
+    only_lease := p_lease;  -- what was decided holds for this lease of the class, not for others
   end if;
 end
 $$;
@@ -14082,8 +14083,10 @@ begin
     counted := v_taken.counted;
     entry := v_taken.entry;
     if v_taken.blocked is not null then
-      blocked := blocked || v_taken.blocked;
       meets := true;
+      if v_taken.reason <> 'later' then  -- pick_leases knows what comes before it
+        blocked := blocked || v_taken.blocked;
+      end if;
     end if;
     is_new := v_taken.reason is not distinct from 'unpublished';
   end if;
@@ -14126,6 +14129,9 @@ declare
   v_asked boolean := false;
   v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
+  v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
+  v_start hwqueue.later_class;  -- all before its place has been tried
+  v_next hwqueue.later_class;
   v_try record;
 begin
   places := '{}';
@@ -14139,22 +14145,32 @@ begin
     if v_tries = 8 then
       v_left_out := hwqueue.all_but_turn(p_checked, blocked, p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' then
-      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_classes, v_scores
+    if blocked <> '{}' or v_later <> '{}' or v_start.tier is not null then
+      select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
+      into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
-      where k.class_id not in (select unnest(blocked || v_left_out));
+      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
     end if;
-    exit when coalesce(v_classes, '{}') = '{}';
-    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, p_limit, p_window, p_probe, p_now, p_shard);
-    places := v_try.places;
-    score := v_try.score;
-    counted := v_try.counted;
-    entry := v_try.entry;
-    exit when v_try.blocked is null;
-    blocked := blocked || v_try.blocked;
-    is_new := is_new or v_try.reason = 'unpublished';
-    v_asks := not v_asked;
+    exit when v_classes = '{}' and v_later = '{}';
+    select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
+    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_start.tier, v_start.rank, v_next.tier, v_next.rank,
+                               p_limit, p_window, p_probe, p_now, p_shard);
     v_tries := v_tries + 1;
+    if v_try.blocked is null then
+      places := v_try.places;
+      score := v_try.score;
+      counted := v_try.counted;
+      entry := v_try.entry;
+      exit when places <> '{}' or v_later = '{}';
+      v_start := v_next;
+      v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
+    elsif v_try.reason = 'later' then
+      v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
+    else
+      blocked := blocked || v_try.blocked;
+      is_new := is_new or v_try.reason = 'unpublished';
+    end if;
+    v_asks := not v_asked;
   end loop;
 end
 $$;
@@ -14168,7 +14184,7 @@ begin
   delete from hwqueue.ready r where r.ctid = (
     select x.ctid from hwqueue.ready x
     where x.shard_id = p_shard and x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank
-      and x.position between p_from and coalesce(p_to, 9223372036854775807) and (x.deadline is null or x.deadline > p_now)
+      and x.position between p_from and p_to and (x.deadline is null or x.deadline > p_now)
       and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
     order by x.position limit 1 for update skip locked)
   returning r.ctid as place, r as entry into v_gone;
@@ -14179,7 +14195,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -14217,12 +14233,12 @@ begin
           exit when v_pass = 2;  -- no reason against those that others hold
           blocked := p_classes[v_first];
           reason := v_verdict.reason;
+          later_tier := v_verdict.tier;
+          later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.take_decided(p_classes[v_first], v_verdict.tier, v_verdict.rank,
-          case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_first] else 0 end,
-          case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
-          v_verdict.since, v_verdict.only_lease, p_now, p_shard);
+        v_taken := hwqueue.take_decided(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
+                                        v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
           counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
           if v_verdict.is_named then
@@ -15024,7 +15040,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_from_tier smallint, p_from_rank bigint, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -15035,13 +15051,14 @@ declare
   v_positions bigint[];
   v_seen bigint[];
   v_taken record;
-  v_after_tier smallint;
-  v_after_rank bigint;
+  v_after_tier smallint := p_from_tier;
+  v_after_rank bigint := p_from_rank - 1;  -- with a score that none is below: the rank after it
 begin
   places := '{}';
+  score := case when p_from_tier is not null then '-infinity' end;
   while places = '{}' and blocked is null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
-    exit when v_lane.classes is null;
+    exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);
     score := v_lane.score;
     v_limit := least(p_limit, v_lane.takes);
     v_positions := v_lane.positions;
@@ -15063,6 +15080,8 @@ begin
     entry := v_taken.entry;
     blocked := v_taken.blocked;
     reason := v_taken.reason;
+    later_tier := v_taken.later_tier;
+    later_rank := v_taken.later_rank;
     v_after_tier := v_lane.tier;
     v_after_rank := v_lane.rank;
   end loop;
@@ -18912,7 +18931,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigin
 
 REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -18976,7 +18995,7 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_from_tier smallint, p_from_rank bigint, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;

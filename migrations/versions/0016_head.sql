@@ -22,6 +22,8 @@ comment on column hwqueue.outcome.eligible_at is
 
 -- The first of some entries: whose it is, and since when it could be claimed.
 create type hwqueue.entry_head as (lease_id uuid, eligible_at timestamptz);
+-- A class of which only a lease that has waited for a better node may be claimed, and where that stands.
+create type hwqueue.later_class as (class_id bigint, tier smallint, rank bigint);
 -- Whether a term is a matter of counts alone.
 alter type hwqueue.touched_term add attribute is_plain boolean;
 -- Functions that give more than they did.
@@ -39,3 +41,6 @@ drop function if exists hwqueue.look_at_queue(text, bigint, xid8, xid8[], timest
 drop function if exists hwqueue.waits_for(hwqueue.placement_class, hwqueue.node, timestamptz, timestamptz, int);
 drop function if exists hwqueue.take_front(bigint, xid8, xid8[], int, text[], int, bigint, bigint, bigint[], hwqueue.headroom, int, timestamptz, int);
 drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, text[], int, hwqueue.headroom, int, timestamptz, int);
+drop function if exists hwqueue.decide_class(bigint, uuid, timestamptz, smallint, bigint, hwqueue.node, timestamptz, int);
+drop function if exists hwqueue.try_lanes(bigint[], double precision[], bigint[], hwqueue.node, hwqueue.scan_from, int, int, int, timestamptz, int);
+drop function if exists hwqueue.take_entries(bigint[], bigint[], bigint[], smallint, bigint, hwqueue.entry_head, int, hwqueue.node, timestamptz, int);

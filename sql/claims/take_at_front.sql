@@ -47,8 +47,10 @@ begin
     counted := v_taken.counted;
     entry := v_taken.entry;
     if v_taken.blocked is not null then
-      blocked := blocked || v_taken.blocked;
       meets := true;
+      if v_taken.reason <> 'later' then  -- pick_leases knows what comes before it
+        blocked := blocked || v_taken.blocked;
+      end if;
     end if;
     is_new := v_taken.reason is not distinct from 'unpublished';
   end if;

@@ -20,6 +20,9 @@ declare
   v_asked boolean := false;
   v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
+  v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
+  v_start hwqueue.later_class;  -- all before its place has been tried
+  v_next hwqueue.later_class;
   v_try record;
 begin
   places := '{}';
@@ -33,22 +36,32 @@ begin
     if v_tries = 8 then
       v_left_out := hwqueue.all_but_turn(p_checked, blocked, p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' then
-      select array_agg(k.class_id order by k.ordinality), array_agg(k.score order by k.ordinality) into v_classes, v_scores
+    if blocked <> '{}' or v_later <> '{}' or v_start.tier is not null then
+      select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
+      into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
-      where k.class_id not in (select unnest(blocked || v_left_out));
+      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
     end if;
-    exit when coalesce(v_classes, '{}') = '{}';
-    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, p_limit, p_window, p_probe, p_now, p_shard);
-    places := v_try.places;
-    score := v_try.score;
-    counted := v_try.counted;
-    entry := v_try.entry;
-    exit when v_try.blocked is null;
-    blocked := blocked || v_try.blocked;
-    is_new := is_new or v_try.reason = 'unpublished';
-    v_asks := not v_asked;
+    exit when v_classes = '{}' and v_later = '{}';
+    select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
+    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_start.tier, v_start.rank, v_next.tier, v_next.rank,
+                               p_limit, p_window, p_probe, p_now, p_shard);
     v_tries := v_tries + 1;
+    if v_try.blocked is null then
+      places := v_try.places;
+      score := v_try.score;
+      counted := v_try.counted;
+      entry := v_try.entry;
+      exit when places <> '{}' or v_later = '{}';
+      v_start := v_next;
+      v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
+    elsif v_try.reason = 'later' then
+      v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
+    else
+      blocked := blocked || v_try.blocked;
+      is_new := is_new or v_try.reason = 'unpublished';
+    end if;
+    v_asks := not v_asked;
   end loop;
 end
 $$;

@@ -2,11 +2,12 @@
 -- classes up to p_limit that follow each other, locked. The entries are given by position and class, oldest first, of one tier, rank and score.
 -- p_head: what is known of the first of them, if anything. An entry that another session holds is passed
 -- over: one that has waited its patience says nothing of younger ones.
--- blocked: the class that may not run here now, for that reason; nothing was taken then.
+-- blocked: the class that may not run here now, for that reason; nothing was taken then. 'later': only an entry of it
+-- that has waited for a better node may, which stands at later_tier and later_rank, so other classes come first.
 -- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint,
   p_head hwqueue.entry_head, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
-  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text)
+  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
@@ -44,12 +45,12 @@ begin
           exit when v_pass = 2;  -- no reason against those that others hold
           blocked := p_classes[v_first];
           reason := v_verdict.reason;
+          later_tier := v_verdict.tier;
+          later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.take_decided(p_classes[v_first], v_verdict.tier, v_verdict.rank,
-          case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_first] else 0 end,
-          case when (v_verdict.tier, v_verdict.rank) = (p_tier, p_rank) then p_positions[v_last] end,
-          v_verdict.since, v_verdict.only_lease, p_now, p_shard);
+        v_taken := hwqueue.take_decided(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
+                                        v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
           counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
           if v_verdict.is_named then
@@ -74,7 +75,7 @@ begin
 end
 $$;
 
--- Deletes the oldest entry of a class in a tier and rank, between two positions (p_to null: to the end), that has been claimable since p_since
+-- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable since p_since
 -- (null: any) and is of that lease (null: of any). No place: others hold all of them, or they have another class by now (give_target).
 -- Locks: the entry, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz,
@@ -87,7 +88,7 @@ begin
   delete from hwqueue.ready r where r.ctid = (
     select x.ctid from hwqueue.ready x
     where x.shard_id = p_shard and x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank
-      and x.position between p_from and coalesce(p_to, 9223372036854775807) and (x.deadline is null or x.deadline > p_now)
+      and x.position between p_from and p_to and (x.deadline is null or x.deadline > p_now)
       and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
     order by x.position limit 1 for update skip locked)
   returning r.ctid as place, r as entry into v_gone;

@@ -1,7 +1,9 @@
 -- Whether a class that must be checked may run on a node now: the decision of a claim, made by the class before any entry of it is locked.
 -- p_lease, p_eligible_at: of its oldest entry, which stands at p_tier and p_rank. reason: why it may not, null when it may. Then the claim
--- takes the oldest entry at tier and rank that has been claimable since `since` (null: any), of only_lease if that is not null, and adds counted. is_named: a term names a lease of the class.
--- If the oldest entry waits for a better node, an entry of another rank behind it may have waited long enough.
+-- takes the oldest entry there that has been claimable since `since` (null: any), of only_lease if that is not null,
+-- and adds counted. is_named: a term names a lease of the class.
+-- If the oldest entry waits for a better node, an entry of another rank behind it may have waited long enough: that is
+-- 'later', at tier and rank, and nothing else is decided.
 -- Locks: node_state is held by the caller; gates, skip locked: those of a class that may not run stay held until the transaction ends, and
 -- others pass by them. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz, p_tier smallint, p_rank bigint,
@@ -13,11 +15,8 @@ as $$
 declare
   v_class hwqueue.placement_class;
   v_waits record;
-  v_lease uuid := p_lease;
   v_entered record;
 begin
-  tier := p_tier;
-  rank := p_rank;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
@@ -26,23 +25,21 @@ begin
   if v_waits.wait > '0' then
     since := p_now - v_waits.wait;
     if p_eligible_at > since then
-      select x.tier, x.rank, x.lease_id into tier, rank, v_lease from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
-      if v_lease is null then
-        reason := 'waits';
-        return;
-      end if;
+      select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end into tier, rank, reason
+      from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
+      return;
     end if;
   end if;
-  v_entered := hwqueue.enter_terms(v_class, v_lease, p_node, false, p_now, p_shard);
+  v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, false, p_now, p_shard);
   if v_entered.reason = 'unlooked' then  -- what is remembered of the fleet does not tell
     perform hwqueue.look_around(p_class_id, p_now, p_shard);
-    v_entered := hwqueue.enter_terms(v_class, v_lease, p_node, true, p_now, p_shard);
+    v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, true, p_now, p_shard);
   end if;
   reason := v_entered.reason;
   counted := v_entered.counted;
   is_named := v_entered.is_named;
   if is_named then
-    only_lease := v_lease;  -- what was decided holds for this lease of the class, not for others
+    only_lease := p_lease;  -- what was decided holds for this lease of the class, not for others
   end if;
 end
 $$;

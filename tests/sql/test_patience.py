@@ -80,6 +80,24 @@ def test_one_that_has_waited_does_not_let_younger_ones_through(
     assert api.claimed(worst, queue) == [young]
 
 
+def test_one_that_has_waited_keeps_its_rank(api: Api, clock: Clock) -> None:
+    """What waits before it in its class does not lend it its own priority."""
+    _, _, worst = fleet(api)
+    queue = api.queue(patience=10)
+    less: Row = ZONES | {"strength": 50}
+    low = api.spawn(queue, placement=ZONES)
+    lower = api.spawn(queue, priority=-1, placement=less)
+    clock.advance(timedelta(seconds=10))
+    for placement in ZONES, less:
+        api.spawn(queue, priority=2, placement=placement)
+    away = {"require": [{"leases": {"labels": {"app": "x"}}, "domain": "node", "away": True}]}
+    free = [api.spawn(queue, priority=1), api.spawn(queue, priority=1, placement=away)]
+    free_low, free_lower = (api.spawn(queue, priority=priority) for priority in (0, -1))
+    assert [api.claimed(worst, queue) for _ in free] == [[lease] for lease in free]
+    assert {*api.claimed(worst, queue), *api.claimed(worst, queue)} == {low, free_low}
+    assert set(api.claimed(worst, queue, qty=9)) == {lower, free_lower}
+
+
 @pytest.mark.parametrize("held", [1, 12])
 def test_those_that_have_waited_do_not_make_younger_ones_wait(
     api: Api, clock: Clock, dsn: str, held: int
