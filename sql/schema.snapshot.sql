@@ -4503,6 +4503,40 @@ CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement
   select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
 $$;
 
+CREATE FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_waiting bigint[] := '{}';
+  v_class_id bigint;
+  v_class hwqueue.placement_class;
+  v_queue_id int;
+  v_front record;
+  v_head hwqueue.ready;
+  v_wait interval;
+begin
+  foreach v_class_id in array p_classes loop
+    select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+    if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
+      v_queue_id := v_class.queue_id;
+      v_front := hwqueue.queue_front(v_queue_id, p_shard);
+    end if;
+    select r.* into v_head from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = v_class_id
+      and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
+    order by r.tier, r.rank, r.position limit 1;
+    if found then
+      v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
+      if v_head.eligible_at + v_wait > p_now and (
+          hwqueue.patient_rank(v_class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
+        v_waiting := v_waiting || v_class_id;
+      end if;
+    end if;
+  end loop;
+  return v_waiting;
+end
+$$;
+
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -13842,6 +13876,21 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) RETURNS hwqueue.scan_from
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  select array_agg(f.tier order by f.number), array_agg(f.rank order by f.number), array_agg(f.position order by f.number)
+  into p_from.tiers, p_from.ranks, p_from.positions
+  from (
+    select k.number, case when b.is_before then p_tier else k.tier end as tier, case when b.is_before then p_rank else k.rank end as rank,
+           case when b.is_before then 0 else k.position end as position
+    from unnest(p_from.tiers, p_from.ranks, p_from.positions) with ordinality k(tier, rank, position, number)
+    cross join lateral (select (k.tier, k.rank) < (p_tier, p_rank) as is_before) b) f;
+  return p_from;
+end
+$$;
+
 CREATE FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -14130,7 +14179,7 @@ declare
   v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
   v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
-  v_start hwqueue.later_class;  -- all before its place has been tried
+  v_is_all boolean := true;  -- of the given classes
   v_next hwqueue.later_class;
   v_try record;
 begin
@@ -14143,9 +14192,10 @@ begin
       v_asked := true;
     end if;
     if v_tries = 8 then
-      v_left_out := hwqueue.all_but_turn(p_checked, blocked, p_node.node_id, p_shard);
+      v_left_out := hwqueue.all_but_turn(p_checked, blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' or v_later <> '{}' or v_start.tier is not null then
+    if blocked <> '{}' or v_later <> '{}' or not v_is_all then
+      v_is_all := false;
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
       into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
@@ -14153,7 +14203,7 @@ begin
     end if;
     exit when v_classes = '{}' and v_later = '{}';
     select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_start.tier, v_start.rank, v_next.tier, v_next.rank,
+    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier, v_next.rank,
                                p_limit, p_window, p_probe, p_now, p_shard);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
@@ -14162,7 +14212,7 @@ begin
       counted := v_try.counted;
       entry := v_try.entry;
       exit when places <> '{}' or v_later = '{}';
-      v_start := v_next;
+      v_from := hwqueue.start_from(v_from, v_next.tier, v_next.rank);  -- all before that place has been tried
       v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
     elsif v_try.reason = 'later' then
       v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
@@ -15040,7 +15090,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_from_tier smallint, p_from_rank bigint, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -15051,11 +15101,10 @@ declare
   v_positions bigint[];
   v_seen bigint[];
   v_taken record;
-  v_after_tier smallint := p_from_tier;
-  v_after_rank bigint := p_from_rank - 1;  -- with a score that none is below: the rank after it
+  v_after_tier smallint;
+  v_after_rank bigint;
 begin
   places := '{}';
-  score := case when p_from_tier is not null then '-infinity' end;
   while places = '{}' and blocked is null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);
@@ -15400,33 +15449,13 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
 declare
   v_moved xid8;
   v_profile_id bigint;  -- that is judged for the node
-  v_class hwqueue.placement_class;
-  v_queue_id int;
-  v_front record;
-  v_head hwqueue.ready;
-  v_wait interval;
 begin
   perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
   if not found then  -- nothing waits
     return;
-  elsif cardinality(p_classes) <= 4 then  -- one by one, in a third of the time
-    foreach class_id in array p_classes loop
-      select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = waiting_classes.class_id;
-      if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
-        v_queue_id := v_class.queue_id;
-        v_front := hwqueue.queue_front(v_queue_id, p_shard);
-      end if;
-      select r.* into v_head from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = waiting_classes.class_id
-        and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
-      order by r.tier, r.rank, r.position limit 1;
-      if found then
-        v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
-        if v_head.eligible_at + v_wait > p_now and (
-            hwqueue.patient_rank(class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
-          return next;
-        end if;
-      end if;
+  elsif cardinality(p_classes) <= 4 then  -- in a third of the time
+    foreach class_id in array hwqueue.few_waiting(p_classes, p_node, p_now, p_shard) loop
+      return next;
     end loop;
     return;
   end if;
@@ -17977,6 +18006,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_perma
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -18891,6 +18922,8 @@ REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
@@ -18995,7 +19028,7 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_from_tier smallint, p_from_rank bigint, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;

@@ -20,6 +20,22 @@ begin
 end
 $$;
 
+-- The same without what comes before a tier and rank: a queue whose front is before it starts there.
+create or replace function hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) returns hwqueue.scan_from
+language plpgsql immutable
+as $$
+begin
+  select array_agg(f.tier order by f.number), array_agg(f.rank order by f.number), array_agg(f.position order by f.number)
+  into p_from.tiers, p_from.ranks, p_from.positions
+  from (
+    select k.number, case when b.is_before then p_tier else k.tier end as tier, case when b.is_before then p_rank else k.rank end as rank,
+           case when b.is_before then 0 else k.position end as position
+    from unnest(p_from.tiers, p_from.ranks, p_from.positions) with ordinality k(tier, rank, position, number)
+    cross join lateral (select (k.tier, k.rank) < (p_tier, p_rank) as is_before) b) f;
+  return p_from;
+end
+$$;
+
 -- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.start_in(p_from hwqueue.scan_from, p_index int, p_tier smallint, p_rank bigint) returns bigint

@@ -21,7 +21,7 @@ declare
   v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
   v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
-  v_start hwqueue.later_class;  -- all before its place has been tried
+  v_is_all boolean := true;  -- of the given classes
   v_next hwqueue.later_class;
   v_try record;
 begin
@@ -34,9 +34,10 @@ begin
       v_asked := true;
     end if;
     if v_tries = 8 then
-      v_left_out := hwqueue.all_but_turn(p_checked, blocked, p_node.node_id, p_shard);
+      v_left_out := hwqueue.all_but_turn(p_checked, blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' or v_later <> '{}' or v_start.tier is not null then
+    if blocked <> '{}' or v_later <> '{}' or not v_is_all then
+      v_is_all := false;
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
       into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
@@ -44,7 +45,7 @@ begin
     end if;
     exit when v_classes = '{}' and v_later = '{}';
     select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_start.tier, v_start.rank, v_next.tier, v_next.rank,
+    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier, v_next.rank,
                                p_limit, p_window, p_probe, p_now, p_shard);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
@@ -53,7 +54,7 @@ begin
       counted := v_try.counted;
       entry := v_try.entry;
       exit when places <> '{}' or v_later = '{}';
-      v_start := v_next;
+      v_from := hwqueue.start_from(v_from, v_next.tier, v_next.rank);  -- all before that place has been tried
       v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
     elsif v_try.reason = 'later' then
       v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;

@@ -1,10 +1,8 @@
--- One try: the best entries of these classes that can be had, at p_from_tier and p_from_rank or after (null: any),
--- and before p_to_tier and p_to_rank (null: any). No places: there are none, or the class of the
--- best one, blocked, may not run here now, for that reason (take_entries says when later).
+-- One try: the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all of them). No places:
+-- there are none, or the class of the best one, blocked, may not run here now, for that reason (take_entries says when later).
 -- Locks: as take_entries.
 create or replace function hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node,
-  p_from hwqueue.scan_from, p_from_tier smallint, p_from_rank bigint, p_to_tier smallint, p_to_rank bigint, p_limit int,
-  p_window int, p_probe int, p_now timestamptz, p_shard int,
+  p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
   out places tid[], out score double precision, out counted jsonb, out entry hwqueue.ready, out blocked bigint,
   out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
@@ -17,11 +15,10 @@ declare
   v_positions bigint[];
   v_seen bigint[];
   v_taken record;
-  v_after_tier smallint := p_from_tier;
-  v_after_rank bigint := p_from_rank - 1;  -- with a score that none is below: the rank after it
+  v_after_tier smallint;
+  v_after_rank bigint;
 begin
   places := '{}';
-  score := case when p_from_tier is not null then '-infinity' end;
   while places = '{}' and blocked is null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);

@@ -7,33 +7,13 @@ as $$
 declare
   v_moved xid8;
   v_profile_id bigint;  -- that is judged for the node
-  v_class hwqueue.placement_class;
-  v_queue_id int;
-  v_front record;
-  v_head hwqueue.ready;
-  v_wait interval;
 begin
   perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
   if not found then  -- nothing waits
     return;
-  elsif cardinality(p_classes) <= 4 then  -- one by one, in a third of the time
-    foreach class_id in array p_classes loop
-      select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = waiting_classes.class_id;
-      if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
-        v_queue_id := v_class.queue_id;
-        v_front := hwqueue.queue_front(v_queue_id, p_shard);
-      end if;
-      select r.* into v_head from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = waiting_classes.class_id
-        and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
-      order by r.tier, r.rank, r.position limit 1;
-      if found then
-        v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
-        if v_head.eligible_at + v_wait > p_now and (
-            hwqueue.patient_rank(class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
-          return next;
-        end if;
-      end if;
+  elsif cardinality(p_classes) <= 4 then  -- in a third of the time
+    foreach class_id in array hwqueue.few_waiting(p_classes, p_node, p_now, p_shard) loop
+      return next;
     end loop;
     return;
   end if;
@@ -83,5 +63,41 @@ begin
         select true from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
         order by x.tier, x.rank, x.position limit 1) is null);
+end
+$$;
+
+-- The same of a few classes, one by one.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
+language plpgsql stable
+as $$
+declare
+  v_waiting bigint[] := '{}';
+  v_class_id bigint;
+  v_class hwqueue.placement_class;
+  v_queue_id int;
+  v_front record;
+  v_head hwqueue.ready;
+  v_wait interval;
+begin
+  foreach v_class_id in array p_classes loop
+    select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+    if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
+      v_queue_id := v_class.queue_id;
+      v_front := hwqueue.queue_front(v_queue_id, p_shard);
+    end if;
+    select r.* into v_head from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = v_class_id
+      and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
+    order by r.tier, r.rank, r.position limit 1;
+    if found then
+      v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
+      if v_head.eligible_at + v_wait > p_now and (
+          hwqueue.patient_rank(v_class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
+        v_waiting := v_waiting || v_class_id;
+      end if;
+    end if;
+  end loop;
+  return v_waiting;
 end
 $$;

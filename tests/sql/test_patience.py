@@ -7,6 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.sql.api import Api, Row, token
+from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -93,7 +94,42 @@ def test_one_that_has_waited_keeps_its_rank(api: Api, clock: Clock) -> None:
     away = {"require": [{"leases": {"labels": {"app": "x"}}, "domain": "node", "away": True}]}
     free = [api.spawn(queue, priority=1), api.spawn(queue, priority=1, placement=away)]
     free_low, free_lower = (api.spawn(queue, priority=priority) for priority in (0, -1))
+    settle_terms(api)
     ordered = [*free, low, free_low, lower, free_lower]
+    assert [api.claimed(worst, queue) for _ in ordered] == [[lease] for lease in ordered]
+    assert api.claimed(worst, queue) == []
+
+
+@pytest.mark.parametrize("others", [0, 3, 20])
+def test_one_that_has_waited_is_found_among_many_classes(
+    api: Api, clock: Clock, others: int
+) -> None:
+    """Also where there are more classes than claims look at one by one."""
+    _, _, worst = fleet(api)
+    queue = api.queue(patience=10, probe=others)
+    for number in range(others):
+        api.spawn(queue, labels={"app": str(number)}, delay=86_400)
+    waited = api.spawn(queue, placement=ZONES)
+    free = api.spawn(queue, priority=-3)
+    clock.advance(timedelta(seconds=10))
+    api.spawn(queue, priority=1, placement=ZONES)
+    assert [api.claimed(worst, queue) for _ in range(3)] == [[waited], [free], []]
+
+
+def test_many_that_have_waited_keep_their_ranks(api: Api, clock: Clock) -> None:
+    """Of more classes than a claim tries; none is left out for good."""
+    _, _, worst = fleet(api)
+    queue = api.queue(patience=10)
+    kinds: list[Row] = [ZONES | {"strength": 100 - number} for number in range(12)]
+    waited = [
+        api.spawn(queue, priority=-number, placement=kind)
+        for number, kind in enumerate(kinds, start=1)
+    ]
+    clock.advance(timedelta(seconds=10))
+    for kind in kinds:
+        api.spawn(queue, priority=5, placement=kind)
+    free = [api.spawn(queue), api.spawn(queue, priority=-20)]
+    ordered = [free[0], *waited, free[1]]
     assert [api.claimed(worst, queue) for _ in ordered] == [[lease] for lease in ordered]
     assert api.claimed(worst, queue) == []
 
