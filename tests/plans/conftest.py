@@ -28,7 +28,8 @@ NO_AUTOVACUUM = """
     v_table regclass;
   begin
     for v_table in
-      select c.oid from pg_class c where c.relnamespace = 'hwqueue'::regnamespace and c.relkind = 'r'
+      select c.oid from pg_class c
+      where c.relnamespace = 'hwqueue'::regnamespace and c.relkind = 'r'
     loop
       execute format('alter table %s set (autovacuum_enabled = off)', v_table);
     end loop;
