@@ -13880,13 +13880,13 @@ CREATE FUNCTION hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
-  select array_agg(f.tier order by f.number), array_agg(f.rank order by f.number), array_agg(f.position order by f.number)
-  into p_from.tiers, p_from.ranks, p_from.positions
-  from (
-    select k.number, case when b.is_before then p_tier else k.tier end as tier, case when b.is_before then p_rank else k.rank end as rank,
-           case when b.is_before then 0 else k.position end as position
-    from unnest(p_from.tiers, p_from.ranks, p_from.positions) with ordinality k(tier, rank, position, number)
-    cross join lateral (select (k.tier, k.rank) < (p_tier, p_rank) as is_before) b) f;
+  for i in 1 .. cardinality(p_from.tiers) loop
+    if (p_from.tiers[i], p_from.ranks[i]) < (p_tier, p_rank) then
+      p_from.tiers[i] := p_tier;
+      p_from.ranks[i] := p_rank;
+      p_from.positions[i] := 0;
+    end if;
+  end loop;
   return p_from;
 end
 $$;
@@ -14179,7 +14179,6 @@ declare
   v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
   v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
-  v_is_all boolean := true;  -- of the given classes
   v_next hwqueue.later_class;
   v_try record;
 begin
@@ -14194,8 +14193,7 @@ begin
     if v_tries = 8 then
       v_left_out := hwqueue.all_but_turn(p_checked, blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' or v_later <> '{}' or not v_is_all then
-      v_is_all := false;
+    if blocked <> '{}' or v_tries > p_asks::int then  -- after a try there are others to leave out
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
       into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)

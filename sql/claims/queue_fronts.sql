@@ -25,13 +25,13 @@ create or replace function hwqueue.start_from(p_from hwqueue.scan_from, p_tier s
 language plpgsql immutable
 as $$
 begin
-  select array_agg(f.tier order by f.number), array_agg(f.rank order by f.number), array_agg(f.position order by f.number)
-  into p_from.tiers, p_from.ranks, p_from.positions
-  from (
-    select k.number, case when b.is_before then p_tier else k.tier end as tier, case when b.is_before then p_rank else k.rank end as rank,
-           case when b.is_before then 0 else k.position end as position
-    from unnest(p_from.tiers, p_from.ranks, p_from.positions) with ordinality k(tier, rank, position, number)
-    cross join lateral (select (k.tier, k.rank) < (p_tier, p_rank) as is_before) b) f;
+  for i in 1 .. cardinality(p_from.tiers) loop
+    if (p_from.tiers[i], p_from.ranks[i]) < (p_tier, p_rank) then
+      p_from.tiers[i] := p_tier;
+      p_from.ranks[i] := p_rank;
+      p_from.positions[i] := 0;
+    end if;
+  end loop;
   return p_from;
 end
 $$;

@@ -3,8 +3,9 @@
 
 -- The best entries that may be claimed, locked: one of a class that is to be checked, else up to p_limit of others, all of one score.
 -- p_asks: ask which classes are blocked, in one statement, before the first try; else that is done when one was in vain. Other classes that turn
--- out to be blocked, eight in the order of the queue, then eight more in turn (next_to_try), end the search among those that must
+-- out to be blocked, eight in the order of the queue, then eight more in turn (all_but_turn), end the search among those that must
 -- be checked: what need not be is taken all the same, and later claims of the node go on where this one stopped.
+-- A class that is 'later' (take_entries) is set aside until nothing can be had before its place, and the search begins there again.
 -- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[],
@@ -21,7 +22,6 @@ declare
   v_tries int := p_asks::int;  -- the front may have been one
   v_left_out bigint[] := '{}';
   v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
-  v_is_all boolean := true;  -- of the given classes
   v_next hwqueue.later_class;
   v_try record;
 begin
@@ -36,8 +36,7 @@ begin
     if v_tries = 8 then
       v_left_out := hwqueue.all_but_turn(p_checked, blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' or v_later <> '{}' or not v_is_all then
-      v_is_all := false;
+    if blocked <> '{}' or v_tries > p_asks::int then  -- after a try there are others to leave out
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
       into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
