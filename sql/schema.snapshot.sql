@@ -2,9 +2,32 @@
 
 CREATE SCHEMA hwqueue;
 
+CREATE TYPE hwqueue.class_fit AS (
+	class_id bigint,
+	nodes bit varying,
+	nodes_matching integer,
+	nodes_cordoned integer,
+	nodes_silent integer,
+	part text,
+	expr jsonb,
+	near_node uuid,
+	nodes_near integer,
+	nodes_meeting integer,
+	nodes_serving integer
+);
+
 CREATE TYPE hwqueue.entry_head AS (
 	lease_id uuid,
 	eligible_at timestamp with time zone
+);
+
+CREATE TYPE hwqueue.fleet_look AS (
+	registered integer,
+	node_ids uuid[],
+	"none" bit varying,
+	live bit varying,
+	open bit varying,
+	digest bigint
 );
 
 CREATE TYPE hwqueue.headroom AS (
@@ -652,23 +675,29 @@ $$;
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
     LANGUAGE sql STABLE
     AS $$
-  with room as materialized (
-    select r.room, r.mask from hwqueue.idle_rooms(p_none, p_now, p_shard) r where p_idle
+  with asked as materialized (
+    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
+  ), step as (
+    select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, r.mask
+    from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
+    where p_idle
     union all
-    select hwqueue.node_headroom(n.node, u), set_bit(p_none, n.number, 1)
+    select a.name, width_bucket(hwqueue.left_on(n.node, u, a.name), a.steps), set_bit(p_none, n.number, 1)
     from hwqueue.numbered_nodes(p_now, p_shard) n
     join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
+    cross join asked a
     where not p_idle and get_bit(p_open, n.number) = 1
-  ), asked as materialized (
-    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
-  ), reached as (
-    select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, bit_or(r.mask) as mask
-    from asked a cross join room r group by 1, 2
+  ), short as materialized (
+    select t.name, t.step, bit_or(t.mask) as mask
+    from step t join asked a on a.name = t.name
+    where t.step < cardinality(a.steps)
+    group by t.name, t.step
   )
-  select a.name, s.amount, bit_or(coalesce(r.mask, p_none)) over (partition by a.name order by s.step desc)
+  select a.name, s.amount, case when p_idle then ~p_none else p_open end & ~bit_or(t.mask)
   from asked a
   cross join lateral unnest(a.steps) with ordinality s(amount, step)
-  left join reached r on r.name = a.name and r.step = s.step
+  join short t on t.name = a.name and t.step < s.step
+  group by a.name, s.amount
 $$;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
@@ -1349,18 +1378,16 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying, room bit varying)
+CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
     LANGUAGE sql STABLE
     AS $$
   with ask as materialized (
     select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-  ), node as materialized (
-    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
-    select row_number() over () as manner_id, m.*
+    select row_number() over () as manner_id, m.*, ~m.mask as others
     from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
-                 bit_or(set_bit(p_none, n.number, 1)) as mask, ~bit_or(set_bit(p_none, n.number, 1)) as others
-          from node n group by 1, 2, 3, 4) m
+                 bit_or(set_bit(p_none, n.number, 1)) as mask
+          from hwqueue.numbered_nodes(p_now, p_shard) n where p_class_ids <> '{}' group by 1, 2, 3, 4) m
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
     from ask a cross join manner m
@@ -1371,40 +1398,42 @@ CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying,
                                               (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
   ), amount as materialized (
     select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d
-  ), enough as materialized (  -- of what is asked, all but what every node has
-    select t.name, t.amount, t.mask, r.room
+  ), enough as materialized (
+    select t.name, t.amount, t.mask
     from amount l
-    cross join lateral hwqueue.amount_masks(l.names, l.amounts, true, p_open, p_none, p_now, p_shard) t
-    join (select x.name, x.amount, x.mask as room
-          from amount y cross join lateral hwqueue.amount_masks(y.names, y.amounts, false, p_open, p_none, p_now, p_shard) x) r
-      on r.name = t.name and r.amount = t.amount
-    where t.mask <> ~p_none or r.room <> p_open
-  ), device as (  -- of classes that name devices: only nodes that have them count, and each by itself
+    cross join lateral hwqueue.amount_masks(l.names, l.amounts, p_idle, p_open, p_none, p_now, p_shard) t
+  ), wanted as (  -- of classes that name devices: only nodes that have them count, and each by itself
+    select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)
+  ), device as (
     select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
-             where hwqueue.class_shortage(w.class, n.node, hwqueue.idle_load(n.node)) = 0
-               and not hwqueue.has_isolation_conflict(w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
-                                                      (n.node).gpu_ids, (n.node).gpu_parents)), p_none) as mask,
-           coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
-             where hwqueue.class_shortage(w.class, n.node, hwqueue.read_load((n.node).node_id, p_shard)) = 0), p_none) & p_open as room
-    from (select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)) w
-    join (select i.id, x.number, x.node from node x cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)) n on n.id = w.id
+             where hwqueue.class_shortage(w.class, n.node,
+                     case when p_idle then hwqueue.idle_load(n.node) else hwqueue.read_load((n.node).node_id, p_shard) end) = 0
+               and not (p_idle and hwqueue.has_isolation_conflict(
+                 w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
+                 (n.node).gpu_ids, (n.node).gpu_parents))), p_none) as mask
+    from wanted w
+    join (
+      select i.id, x.number, x.node
+      from hwqueue.numbered_nodes(p_now, p_shard) x
+      cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)
+      where exists (select 1 from wanted)) n on n.id = w.id
     group by w.class_id
   )
-  select a.class_id, 'isolation', ~bit_or(m.mask), null::bit varying
+  select a.class_id, 'isolation', ~bit_or(m.mask)
   from ask a cross join manner m
   -- asked only where there may be something: most classes and nodes know no isolation
-  where ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null or m.gpu_share_mode <> 'fractional')
+  where p_idle and ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null or m.gpu_share_mode <> 'fractional')
     and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
   group by a.class_id
   union all
   -- every node has enough of what is needed on nodes of its manner
-  select d.class_id, 'capacity', bit_and(e.mask | m.others), bit_and(e.room | m.others) & p_open
+  select d.class_id, 'capacity', bit_and(e.mask | m.others)
   from need d
   join enough e on e.name = d.name and e.amount = d.amount
   join manner m on m.manner_id = d.manner_id
   group by d.class_id
   union all
-  select a.class_id, 'device', coalesce(d.mask, p_none), coalesce(d.room, p_none)
+  select a.class_id, 'device', coalesce(d.mask, p_none)
   from ask a left join device d on d.class_id = a.class_id
   where (a.class).gpu_wanted <> '{}'
 $$;
@@ -2507,42 +2536,44 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, room bit varying, part text, expr jsonb, node_number integer, nodes_near integer, nodes_meeting integer, nodes_serving integer)
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_fit
     LANGUAGE sql STABLE
     AS $$
   with served as materialized (
-    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, p_none, p_now, p_shard) v
+    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, (p_look).none, p_now, p_shard) v
   ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
     select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate, v.mask as served
     from hwqueue.placement_class c
     left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom, c.cpu_isolation, c.gpu_exclusivity,
-      v.mask
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom,
+      c.cpu_isolation, c.gpu_exclusivity, v.mask
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
     select l.required, e.value as expr from list l cross join lateral jsonb_array_elements(l.required) e
   ), met as materialized (
-    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_none, p_now, p_shard) e
+    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most, (p_look).none, p_now, p_shard) e
   ), listed as materialized (
-    select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known from required r join met m on m.expr = r.expr group by r.required
+    select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
+    from required r join met m on m.expr = r.expr group by r.required
   ), tolerated as materialized (
-    select t.tolerate, t.mask from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), p_none, p_now, p_shard) t
+    select t.tolerate, t.mask
+    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_look).none, p_now, p_shard) t
   ), capacity as materialized (
-    select c.* from hwqueue.capacity_parts(array(select a.ask_id from ask a), p_open, p_none, p_now, p_shard) c
+    select c.*
+    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_look).open, (p_look).none, p_now, p_shard) c
   ), static as materialized (  -- all but capacity, for all that agree on it
-    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~p_none) as mask, coalesce(l.is_known, true) as is_known
+    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_look).none) as mask, coalesce(l.is_known, true) as is_known
     from (select distinct a.required, a.tolerate from ask a) k
     join tolerated t on t.tolerate = k.tolerate
     left join listed l on l.required = k.required
   ), able as (
-    select c.class_id, bit_and(c.mask) as mask, bit_and(coalesce(c.room, c.mask & p_open)) as room from capacity c group by c.class_id
+    select c.class_id, bit_and(c.mask) as mask from capacity c group by c.class_id
   ), fit as materialized (
-    select f.*, bit_count(f.mask & p_open)::int as matching
+    select f.*, bit_count(f.mask & (p_look).open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, ~p_none) as mask, k.mask & coalesce(c.room, p_open) as room,
-             s.is_known
+      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, k.mask) as mask, s.is_known
       from ask a
       join static s on s.required = a.required and s.tolerate = a.tolerate
       cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
@@ -2550,9 +2581,11 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
   ), part as materialized (
     select row_number() over () as nr, p.*
     from (
-      select f.ask_id, 'require' as part, r.expr, m.mask from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
+      select f.ask_id, 'require' as part, r.expr, m.mask
+      from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
-      select f.ask_id, 'taints', null, t.mask from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~p_none
+      select f.ask_id, 'taints', null, t.mask
+      from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~(p_look).none
       union all
       select f.ask_id, 'served', null, f.served from fit f where f.matching = 0
       union all
@@ -2560,21 +2593,48 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_o
     ) p
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
-    select p.nr, coalesce(bit_and(o.mask), ~p_none) & p_open as others
+    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) & (p_look).open as others
     from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
     group by p.nr
   ), worst as materialized (
-    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near, bit_count(p.mask & p_open)::int as meeting
+    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near,
+           bit_count(p.mask & (p_look).open)::int as meeting
     from unmet u join part p on p.nr = u.nr
     order by p.ask_id, near desc, meeting, p.nr
   )
-  select c.class_id, case when f.is_known or f.matching = 0 then f.matching end, case when f.matching = 0 then bit_count(f.mask & p_live & ~p_open)::int end,
-         case when f.matching = 0 then bit_count(f.mask & ~p_live)::int end, f.room::bit varying, w.part, w.expr,
-         case when w.near > 0 then position(B'1' in w.others) else position(B'1' in ~w.mask & p_open) end - 1, w.near, w.meeting,
-         case when f.matching = 0 then bit_count(coalesce(f.served, ~p_none) & p_live)::int end
+  select c.class_id, f.mask, case when f.is_known or f.matching = 0 then f.matching end,
+         case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end,
+         case when f.matching = 0 then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
+         ((p_look).node_ids)[case when w.near > 0 then position(B'1' in w.others)
+                                  else position(B'1' in ~w.mask & (p_look).open) end], w.near, w.meeting,
+         case when f.matching = 0 then bit_count(coalesce(f.served, ~(p_look).none) & (p_look).live)::int end
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
+$$;
+
+CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_fit
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_others bigint[] := array(
+    select u.class_id from unnest(p_class_ids) u(class_id)
+    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
+      and f.digest = p_look.digest and f.nodes_matching is not null
+    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
+      and m.digest = p_look.digest
+    where f.class_id is null or p_with_nodes and m.class_id is null);
+begin
+  return query
+    select f.class_id, m.nodes, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
+           f.nodes_meeting, f.nodes_serving
+    from hwqueue.class_fleet f
+    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = f.class_id
+    where f.shard_id = p_shard and f.class_id = any (p_class_ids) and f.class_id <> all (v_others);
+  if v_others <> '{}' then
+    return query select f.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f;
+  end if;
+end
 $$;
 
 CREATE FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
@@ -2731,7 +2791,7 @@ begin
     hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
                            hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
-      select r.share from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
+      select r.share from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
 $$;
@@ -3381,8 +3441,8 @@ begin
     v_hanging := v_hanging + v_rows;
     continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
                or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
-    delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
-    delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
+    delete from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id;
+    delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.low_water w using hwqueue.placement_class c
@@ -3436,15 +3496,8 @@ CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard i
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_none bit varying;
-  v_live bit varying;
-  v_open bit varying;
+  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
 begin
-  -- as class_fits wants it
-  select repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
-         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
-  into v_none, v_live, v_open
-  from (select x.number, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(p_now, p_shard) x offset 0) n;
   return query
     with waiting as materialized (
       select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
@@ -3452,12 +3505,18 @@ begin
       from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
+    ), room as materialized (
+      select p.class_id, bit_and(p.mask) as mask
+      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_look.open, v_look.none, p_now, p_shard) p
+      group by p.class_id
     ), judged as materialized (
       select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.room & coalesce(t.mask, f.room)) = 0 then 'contended' end as reason
+                              when bit_count(f.nodes & v_look.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
+                              then 'contended' end as reason
       from ids
-      cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, p_now, p_shard) f
-      left join hwqueue.untaken_masks(ids.class_ids, v_none, p_now, p_shard) t on t.class_id = f.class_id
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, true, p_now, p_shard) f
+      left join room r on r.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_look.none, p_now, p_shard) t on t.class_id = f.class_id
     ), unmet as materialized (
       select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
              w.pending * c.memory_mib * 1048576 as memory_bytes,
@@ -3842,7 +3901,7 @@ begin
   perform hwqueue.refresh_reach(array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
-      and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
     order by c.class_id limit 50), p_shard);
 end
 $$;
@@ -4158,7 +4217,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
+CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
     LANGUAGE sql STABLE
     AS $$
   with node as materialized (
@@ -4191,7 +4250,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
   ), sought as materialized (
-    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= 100000
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= p_most
   ), met as (
     select w.id, bit_or(k.mask) as mask
     from sought s
@@ -4214,7 +4273,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now ti
     join node n on n.number = k.number
     group by w.id
   )
-  select w.expr, case when w.so_far <= 100000 then
+  select w.expr, case when w.so_far <= p_most then
            coalesce(m.mask, p_none) & ~coalesce(n.mask, p_none) | coalesce(n.met, p_none) end
   from work w
   left join met m on m.id = w.id
@@ -4807,7 +4866,7 @@ begin
         where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
-      select s.share from hwqueue.class_reach s
+      select s.share from hwqueue.class_fleet s
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
@@ -5356,80 +5415,12 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
 
-CREATE FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select not hwqueue.is_unseen(p_class.created_xid, p_unseen, hwqueue.valid_mark(p_next_xid)) and not p_class.waits
-    and (p_class.terms = '[]' or hwqueue.in_force(p_class.terms, p_shard))
-$$;
-
-CREATE FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (
-    select 1
-    from hwqueue.node n
-    -- the fence (offset 0): by key, whatever the statistics say
-    cross join lateral (
-      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
-    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.deregistered_at is null and hwqueue.is_live(n, s.state, p_now)
-      -- what is plainly too small needs no closer look, which is dear
-      and coalesce(n.cpu_milli >= p_class.cpu_milli, true) and coalesce(n.memory_mib >= p_class.memory_mib, true)
-      and cardinality(n.gpu_ids) >= p_class.gpu_count
-      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0);
-end
-$$;
-
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 begin
   return exists (select from pg_catalog.pg_roles r where r.rolname = session_user and r.rolsuper)
       or exists (select from pg_catalog.pg_roles r where r.rolname = p_login and pg_has_role(session_user, r.oid, 'member'));
-end
-$$;
-
-CREATE FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_most int := greatest(1, 20 * hwqueue.judge_budget() / p_class.cost);
-  v_nodes uuid[];
-  v_profiles bigint[];
-begin
-  if p_class.is_pinned then
-    v_nodes := array(
-      select n.node_id
-      from hwqueue.node n
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null and n.anchors && p_class.anchors and hwqueue.is_live(n, s, p_now)
-        and (not hwqueue.has_judged(p_class, s.classes_unseen, s.classes_seen, p_shard)
-             -- by all its attestations: some may have expired
-             or exists (select 1 from hwqueue.node_eligibility e
-                        where e.shard_id = p_shard and e.node_id = n.node_id and e.queue_id = p_class.queue_id and e.class_id = p_class.class_id))
-      limit v_most + 1);
-    return case when exists (
-        select 1
-        from unnest(v_nodes[1 : v_most]) u(node_id)
-        join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
-        join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-        where hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-          and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0) then true
-      when cardinality(v_nodes) <= v_most then false end;
-  end if;
-  v_profiles := array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as is null and p.anchors && p_class.anchors
-      and not hwqueue.has_judged(p_class, p.classes_unseen, p.classes_seen, p_shard)
-      and hwqueue.has_live_node(p_class, p.profile_id, p_now, p_shard)
-    limit v_most + 1);
-  return case when exists (
-      select 1
-      from unnest(v_profiles[1 : v_most]) u(profile_id)
-      join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = u.profile_id
-      where hwqueue.suits(p_class, p, null, '{}')) then true
-    when cardinality(v_profiles) <= v_most then false end;
 end
 $$;
 
@@ -5459,6 +5450,17 @@ $$;
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
+
+CREATE FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return exists (
+    select 1 from hwqueue.ready r
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+    where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
+end
+$$;
 
 CREATE FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -5833,16 +5835,6 @@ CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS
 begin
   return exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids))
       or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids));
-end
-$$;
-
-CREATE FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (
-    select 1 from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = p_class.class_id and hwqueue.has_live_node(p_class, e.profile_id, p_now, p_shard));
 end
 $$;
 
@@ -6812,6 +6804,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.left_on(p_node hwqueue.node, p_load hwqueue.node_load, p_name text) RETURNS bigint
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+  select case
+    when p_name = 'cpu_milli' then coalesce(p_node.cpu_milli - p_load.cpu_used, 9223372036854775807)
+    when p_name = 'memory_mib' then coalesce(p_node.memory_mib - p_load.memory_used, 9223372036854775807)
+    when p_name = 'slots' then coalesce(p_node.slots - p_load.claim_count, 9223372036854775807)
+    when p_name like 'core%' and p_node.core_ids = '{}' then 9223372036854775807
+    when p_name like 'gpu%' and p_node.gpu_ids = '{}' then 0
+    when p_name = 'gpu_whole' and p_node.gpu_parents = '{}' then cardinality(array_positions(p_load.gpu_used, 0))
+    else hwqueue.amount_left(hwqueue.node_headroom(p_node, p_load), p_name) end
+$$;
+
 CREATE FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
@@ -7424,6 +7429,32 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.fleet_look
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_look hwqueue.fleet_look;
+begin
+  with node as (
+    select x.number, (x.node).node_id, x.is_live, x.is_live and (x.node).cordoned_at is null as is_open, x.attested
+    from hwqueue.numbered_nodes(p_now, p_shard) x
+  ), version as (
+    select n.node_id, n.is_live, n.is_open, hashtextextended(concat_ws(',', n.node_id, r.xmin, r.ctid, v.xmin, v.ctid,
+             nullif(n.attested, '{}')), n.is_live::int) as hash
+    from node n
+    join hwqueue.node r on r.shard_id = p_shard and r.node_id = n.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
+    order by n.number
+  )
+  select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
+         coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
+         coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
+  into v_look.registered, v_look.node_ids, v_look.none, v_look.live, v_look.open, v_look.digest
+  from version k;
+  return v_look;
+end
+$$;
+
 CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_look
     LANGUAGE sql STABLE
     AS $$
@@ -7652,7 +7683,7 @@ begin
     hwqueue.service_away_from(hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), p_shard), p_shard);
   perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
   select r.share into v_reach
-  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
+  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
   v_now := hwqueue.clock();
   v_recount := hwqueue.recount_terms(v_class, null, v_now, p_shard);
@@ -9564,34 +9595,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_nodes int;
-  v_reasons jsonb;
-  v_first record;
-begin
-  with sample as (
-    select n.node_id, hwqueue.class_reasons(p_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / p_class.cost))
-  ), counted as (
-    select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
-    from sample s, jsonb_array_elements(s.reasons) r
-    where (r.value ->> 'permanent')::boolean group by 1
-  )
-  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c) into v_nodes, v_reasons;
-  select c.key as code, c.value::int as nodes into v_first from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
-  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', p_class.task_name,
-      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
-    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
-    p_queue => hwqueue.queue_name(p_class.queue_id, p_shard), p_class => p_class.class_id);
-end
-$$;
-
 CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql
     AS $$
@@ -9616,12 +9619,13 @@ $$;
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE
     AS $$
-  select (row_number() over (order by n.node_id))::int - 1, n,
-         case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
+  select k.number, n, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
          hwqueue.is_live(n, s, p_now)
-  from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-  where n.shard_id = p_shard and n.deregistered_at is null
+  from (
+    select (row_number() over (order by x.node_id))::int - 1 as number, x.node_id
+    from hwqueue.node x where x.shard_id = p_shard and x.deregistered_at is null) k
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
 $$;
 
 CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
@@ -10349,20 +10353,14 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
 declare
   v_queue_id int;
   v_now timestamptz := hwqueue.clock();
-  v_ids uuid[];
-  v_none bit varying;
-  v_live bit varying;
-  v_open bit varying;
+  v_look hwqueue.fleet_look;
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
-  select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
-         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
-  into v_ids, v_none, v_live, v_open
-  from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
+  v_look := hwqueue.look_at_nodes(v_now, p_shard);
   select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
     with waiting as materialized (
@@ -10377,16 +10375,32 @@ begin
       from (select w.class_id from waiting w order by case when p_order = 'pending' then -w.pending end, w.oldest_at, w.class_id
             limit case when p_kind is null then p_limit end) o
     ), fit as materialized (
-      select f.* from ids cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, v_now, p_shard) f
+      -- what no node may run needs no look at what nodes have left
+      select f.* from ids
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_kind is distinct from 'no_match', v_now, p_shard) f
+    ), able as materialized (
+      select coalesce(array_agg(f.class_id), '{}') as class_ids
+      from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
+    ), room as materialized (
+      select p.class_id, bit_and(p.mask) as mask
+      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_look.open, v_look.none, v_now, p_shard) p
+      group by p.class_id
     ), untaken as materialized (
-      select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
+      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_look.none, v_now, p_shard) t
+    ), free as (
+      select f.class_id, f.nodes & v_look.open & coalesce(r.mask, v_look.open) as room, t.mask, t.code as conflict
+      from fit f
+      left join room r on r.class_id = f.class_id
+      left join untaken t on t.class_id = f.class_id
+      where f.nodes_matching is distinct from 0
     ), chosen as materialized (
       select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(case when t.mask is null then f.room else f.room & t.mask end)::int as free,
-                   t.code as conflict
+      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node,
+                   f.nodes_near, f.nodes_meeting, f.nodes_serving, coalesce(bit_count(e.room), 0)::int as with_room,
+                   coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
             from fit f
             join waiting w on w.class_id = f.class_id
-            left join untaken t on t.class_id = f.class_id) k
+            left join free e on e.class_id = f.class_id) k
       where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
       order by turn limit p_limit
     )
@@ -10396,12 +10410,12 @@ begin
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
-      k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
+      k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
-      case when k.nodes_serving = 0 and cardinality(v_ids) > 0 then
+      case when k.nodes_serving = 0 and v_look.registered > 0 then
         case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
     order by k.turn;
 end
@@ -10649,7 +10663,7 @@ begin
                      union all
                      select n.class_id, count(*) from hwqueue.node_eligibility n where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
                group by 1) e on e.class_id = c.class_id
-    left join hwqueue.class_reach h on h.shard_id = p_shard and h.class_id = c.class_id
+    left join hwqueue.class_fleet h on h.shard_id = p_shard and h.class_id = c.class_id
     where c.shard_id = p_shard and c.class_id = any (v_ids)
     order by c.class_id;
 end
@@ -11651,7 +11665,7 @@ declare
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
   v_sweeps boolean;
-  v_estimated record;
+  v_found record;
   v_counted record;
   v_postponed int;
   v_scheduled int;
@@ -11677,16 +11691,16 @@ begin
     end if;
     perform hwqueue.reap_positions(v_sweeps, p_shard);
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
-    select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
-    reaches := v_estimated.reaches;
-    v_uncounted := v_uncounted or reaches >= 50;  -- as many as a call makes
-    v_from.class_id := v_estimated.next_after;
+    select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
+    reaches := v_found.fleets;
+    v_uncounted := v_uncounted or reaches >= 500;  -- as many as a call finds out
+    v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
         v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.digest, p_now, p_shard);
       else
         v_uncounted := true;
       end if;
@@ -11848,6 +11862,48 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT digest bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_most int := 500;
+  -- null: the rest of them
+  v_last bigint := (
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+  v_new bigint[] := array(
+    select c.class_id
+    from hwqueue.placement_class c
+    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = c.class_id
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
+      and c.retired_at is null and f.digest is null and c.cost <= hwqueue.judge_budget()
+    order by c.class_id limit v_most);
+  v_old bigint[] := '{}';
+  v_look hwqueue.fleet_look;
+begin
+  fleets := 0;
+  next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
+  if v_new = '{}' and not p_again then
+    return;
+  end if;
+  v_look := hwqueue.look_at_nodes(p_now, p_shard);
+  digest := v_look.digest;
+  if p_again then
+    v_old := array(
+      select o.class_id from (
+        (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> v_look.digest
+         order by f.looked_at limit v_most)
+        union all
+        (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and f.digest <> v_look.digest
+         order by f.looked_at limit v_most)) o
+      group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
+  end if;
+  fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, v_look, p_now, p_shard), 0);
+end
+$$;
+
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -11857,43 +11913,6 @@ begin
   elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
     perform hwqueue.repair_positions(p_shard);
   end if;
-end
-$$;
-
-CREATE FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  -- null: the rest of them
-  v_last bigint := (
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
-  v_taken bigint[];
-  v_new bigint[];
-  v_new_costs int[];
-  v_old bigint[] := '{}';
-  v_old_costs int[] := '{}';
-begin
-  select coalesce(array_agg(n.class_id order by n.class_id), '{}'), coalesce(array_agg(n.cost order by n.class_id), '{}') into v_new, v_new_costs
-  from (
-    select c.class_id, c.cost from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) and c.retired_at is null
-      and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
-      and c.cost <= hwqueue.judge_budget()
-    order by c.class_id limit 50) n;
-  if p_again then
-    select coalesce(array_agg(o.class_id order by o.refreshed_at), '{}'), coalesce(array_agg(o.cost order by o.refreshed_at), '{}')
-    into v_old, v_old_costs
-    from (
-      select r.class_id, r.refreshed_at, c.cost from hwqueue.class_reach r
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = r.class_id
-      where r.shard_id = p_shard and r.refreshed_at < p_now - interval '1 minute' and c.cost <= hwqueue.judge_budget()
-      order by r.refreshed_at limit 50 - cardinality(v_new)) o;
-  end if;
-  v_taken := hwqueue.within_budget(v_new || v_old, v_new_costs || v_old_costs);
-  reaches := coalesce(hwqueue.refresh_reach(v_taken, p_shard), 0);
-  next_after := case when cardinality(v_new) = 50 or cardinality(v_taken) < cardinality(v_new)
-                then v_new[least(cardinality(v_taken), cardinality(v_new))] else coalesce(v_last, 0) end;
 end
 $$;
 
@@ -12128,9 +12147,9 @@ begin
       offset 0) f
     where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
   )
-  insert into hwqueue.class_reach as r (shard_id, class_id, share, refreshed_at)
+  insert into hwqueue.class_fleet as r (shard_id, class_id, share, looked_at)
   select p_shard, f.class_id, f.share, v_now from reach f
-  on conflict (shard_id, class_id) do update set share = excluded.share, refreshed_at = excluded.refreshed_at;
+  on conflict (shard_id, class_id) do update set share = excluded.share, looked_at = excluded.looked_at;
   get diagnostics v_count = row_count;
   return v_count;
 end
@@ -12379,6 +12398,42 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET jit TO 'off'
     AS $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
+$$;
+
+CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_seqscan TO 'on'
+    SET enable_hashjoin TO 'on'
+    SET enable_bitmapscan TO 'on'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    AS $$
+declare
+  v_found hwqueue.class_fit[];
+begin
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return null;
+  end if;
+  v_found := array(select f from hwqueue.class_fits(p_class_ids, p_look, 20000, p_now, p_shard) f);
+  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned, nodes_silent, part,
+    expr, near_node, nodes_near, nodes_meeting, nodes_serving)
+  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(p_look.registered, 0)::double precision, 0), p_now,
+         p_look.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
+         f.nodes_meeting, f.nodes_serving
+  from unnest(v_found) f
+  on conflict (shard_id, class_id) do update
+  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
+      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned, nodes_silent = excluded.nodes_silent,
+      part = excluded.part, expr = excluded.expr, near_node = excluded.near_node, nodes_near = excluded.nodes_near,
+      nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
+  insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
+  select p_shard, f.class_id, p_look.digest, f.nodes from unnest(v_found) f where f.nodes_matching is not null
+  on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
+  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found) f where f.nodes_matching is null), p_shard);
+  return cardinality(v_found);
+end
 $$;
 
 CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
@@ -14680,6 +14735,52 @@ CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
       left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
 $$;
 
+CREATE FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
+  perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name,
+      case when p_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
+    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
+end
+$$;
+
+CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_class hwqueue.placement_class;
+  v_nodes int;
+  v_reasons jsonb;
+  v_first record;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  update hwqueue.class_fleet f set told_at = p_now where f.shard_id = p_shard and f.class_id = p_class_id;
+  with sample as (
+    select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost))
+  ), counted as (
+    select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
+    from sample s, jsonb_array_elements(s.reasons) r
+    where (r.value ->> 'permanent')::boolean group by 1
+  )
+  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c) into v_nodes, v_reasons;
+  select c.key as code, c.value::int as nodes into v_first
+  from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
+  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', v_class.task_name,
+      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
+    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
+    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
+end
+$$;
+
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -15645,50 +15746,37 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
   v_began_at timestamptz := clock_timestamp();
-  -- null: the rest of them
-  v_last bigint := (
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
-  v_class hwqueue.placement_class;
-  v_is_told boolean;
-  v_matches boolean;
-  v_over text;
+  v_fleet record;
+  v_count int := 0;
+  v_last bigint := 0;
+  v_waits boolean;
 begin
-  for v_class in
-    select c.* from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807) order by c.class_id
+  for v_fleet in
+    select f.class_id, f.told_at is not null as is_told, f.nodes_matching + coalesce(f.nodes_cordoned, 0) = 0 as is_unmatched,
+           f.digest = p_digest as is_known
+    from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.class_id > p_after and (f.nodes_matching = 0 or f.told_at is not null)
+    order by f.class_id limit p_limit
   loop
-    v_is_told := exists (select 1 from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class.class_id);
-    if hwqueue.is_known_match(v_class, p_now, p_shard) then
-      v_over := 'a live node matches';
-    -- after the look at nodes: of a class that is claimed from, many entries may be dead and not removed yet
-    elsif not exists (
-        select 1 from hwqueue.ready r
-        join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
-        where r.shard_id = p_shard and r.class_id = v_class.class_id and q.dropped_at is null) then
-      v_over := 'none is waiting any more';
-    else
-      v_matches := hwqueue.has_match(v_class, p_now, p_shard);
-      v_over := case when v_matches then 'a live node matches' end;
-    end if;
-    if v_over is null and not v_matches and not v_is_told then  -- null: not known yet
-      insert into hwqueue.unmatched_class (shard_id, class_id, told_at) values (p_shard, v_class.class_id, p_now);
-      perform hwqueue.note_unmatched(v_class, p_now, p_shard);
-    elsif v_over is not null and v_is_told then
-      delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class.class_id;
-      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name, v_over), p_shard,
-        p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => v_class.class_id);
+    v_count := v_count + 1;
+    v_last := v_fleet.class_id;
+    v_waits := hwqueue.has_waiting(v_fleet.class_id, p_shard);
+    -- null: too many different nodes to tell
+    if v_fleet.is_known and v_fleet.is_unmatched and v_waits and not v_fleet.is_told then
+      perform hwqueue.tell_unmatched(v_fleet.class_id, p_now, p_shard);
+    elsif v_fleet.is_told and (not v_waits or v_fleet.is_known and not v_fleet.is_unmatched) then
+      perform hwqueue.tell_matched(v_fleet.class_id, v_waits, p_shard);
     end if;
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
-      return v_class.class_id;
+      return v_last;
     end if;
   end loop;
-  return coalesce(v_last, 0);
+  return case when v_count = p_limit then v_last else 0 end;
 end
 $$;
 
@@ -16197,6 +16285,40 @@ COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for whatever ins
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
+CREATE TABLE hwqueue.class_fleet (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    share double precision NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
+    digest bigint,
+    nodes_matching integer,
+    nodes_cordoned integer,
+    nodes_silent integer,
+    part text,
+    expr jsonb,
+    near_node uuid,
+    nodes_near integer,
+    nodes_meeting integer,
+    nodes_serving integer,
+    told_at timestamp with time zone,
+    CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
+);
+
+COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class, and what class_fits found out';
+
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
+
+COMMENT ON COLUMN hwqueue.class_fleet.told_at IS 'when an event told that leases wait that no live node may run; null: none does';
+
+CREATE TABLE hwqueue.class_nodes (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    digest bigint NOT NULL,
+    nodes bit varying NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, by the numbers that they have with this digest';
+
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
     START WITH 1
@@ -16204,14 +16326,6 @@ ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS ID
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
-);
-
-CREATE TABLE hwqueue.class_reach (
-    shard_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    share double precision NOT NULL,
-    refreshed_at timestamp with time zone NOT NULL,
-    CONSTRAINT class_reach_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
 );
 
 CREATE TABLE hwqueue.class_rule (
@@ -16908,14 +17022,6 @@ ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE hwqueue.unmatched_class (
-    shard_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    told_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.unmatched_class IS 'classes with something ready that no live node may run, by what the nodes are';
-
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_0 FOR VALUES IN ('0');
 
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_1 FOR VALUES IN ('1');
@@ -16963,11 +17069,14 @@ ALTER TABLE ONLY hwqueue.attestation
 ALTER TABLE ONLY hwqueue.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (shard_id, lease_id);
 
+ALTER TABLE ONLY hwqueue.class_fleet
+    ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (shard_id, class_id);
+
+ALTER TABLE ONLY hwqueue.class_nodes
+    ADD CONSTRAINT class_nodes_pkey PRIMARY KEY (shard_id, class_id);
+
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
-
-ALTER TABLE ONLY hwqueue.class_reach
-    ADD CONSTRAINT class_reach_pkey PRIMARY KEY (shard_id, class_id);
 
 ALTER TABLE ONLY hwqueue.gate
     ADD CONSTRAINT gate_pkey PRIMARY KEY (shard_id, gate_id);
@@ -17065,9 +17174,6 @@ ALTER TABLE ONLY hwqueue.spread_floor
 ALTER TABLE ONLY hwqueue.term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
 
-ALTER TABLE ONLY hwqueue.unmatched_class
-    ADD CONSTRAINT unmatched_class_pkey PRIMARY KEY (shard_id, class_id);
-
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
 
 CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
@@ -17078,7 +17184,9 @@ CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
 
 CREATE INDEX claim_stopping ON hwqueue.claim USING btree (class_id) WHERE (stop_requested_at IS NOT NULL);
 
-CREATE INDEX class_reach_age ON hwqueue.class_reach USING btree (shard_id, refreshed_at);
+CREATE INDEX class_fleet_age ON hwqueue.class_fleet USING btree (shard_id, looked_at);
+
+CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (shard_id, class_id) WHERE ((nodes_matching = 0) OR (told_at IS NOT NULL));
 
 CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (shard_id, class_id);
 
@@ -17720,7 +17828,7 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
@@ -17821,7 +17929,9 @@ REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_live bit varying, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -17970,7 +18080,7 @@ GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hw
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
@@ -18083,19 +18193,15 @@ REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_judged(p_class hwqueue.placement_class, p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_live_node(p_class hwqueue.placement_class, p_profile_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
@@ -18142,8 +18248,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p
 REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_known_match(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
@@ -18271,6 +18375,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.left_on(p_node hwqueue.node, p_load hwqueue.node_load, p_name text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
@@ -18326,6 +18432,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp wi
 REVOKE ALL ON FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -18519,8 +18627,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard in
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_unmatched(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -18713,9 +18819,9 @@ REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT digest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_reaches(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT reaches integer, OUT next_after bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18762,6 +18868,8 @@ GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard i
 REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -18988,6 +19096,10 @@ REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_fiel
 
 REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -19099,7 +19211,7 @@ GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

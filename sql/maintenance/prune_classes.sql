@@ -55,8 +55,8 @@ begin
     v_hanging := v_hanging + v_rows;
     continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
                or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
-    delete from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = v_class_id;
-    delete from hwqueue.unmatched_class t where t.shard_id = p_shard and t.class_id = v_class_id;
+    delete from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id;
+    delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
     delete from hwqueue.low_water w using hwqueue.placement_class c

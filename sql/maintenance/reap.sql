@@ -1,5 +1,5 @@
 -- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
--- tainted nodes, or their queue was dropped; refreshes estimates; publishes terms; counts what has ended (roll_up); tells which nodes are
+-- tainted nodes, or their queue was dropped; finds out which nodes suit a class; publishes terms; counts what has ended (roll_up); tells which nodes are
 -- silent and which classes no node may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes
 -- at most p_limit and skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
 -- under a statement_timeout, too.
@@ -35,7 +35,7 @@ $$;
 
 -- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
 -- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are checked for the same reason.
--- What holds up others comes last: nodes. Where estimates have used up the time, watching classes and judging ahead take turns, by the
+-- What holds up others comes last: nodes. Where that has used up the time, watching classes and judging ahead take turns, by the
 -- version of the mark: each gets its step in every other call.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
@@ -50,7 +50,7 @@ declare
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
   v_sweeps boolean;
-  v_estimated record;
+  v_found record;
   v_counted record;
   v_postponed int;
   v_scheduled int;
@@ -76,16 +76,16 @@ begin
     end if;
     perform hwqueue.reap_positions(v_sweeps, p_shard);
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
-    select e.* into v_estimated from hwqueue.reap_reaches(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
-    reaches := v_estimated.reaches;
-    v_uncounted := v_uncounted or reaches >= 50;  -- as many as a call makes
-    v_from.class_id := v_estimated.next_after;
+    select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
+    reaches := v_found.fleets;
+    v_uncounted := v_uncounted or reaches >= 500;  -- as many as a call finds out
+    v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
         v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, least(p_limit, 500), p_now, p_shard);
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.digest, p_now, p_shard);
       else
         v_uncounted := true;
       end if;

@@ -25,7 +25,7 @@ begin
     hwqueue.service_away_from(hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), p_shard), p_shard);
   perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
   select r.share into v_reach
-  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
+  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
   v_now := hwqueue.clock();
   v_recount := hwqueue.recount_terms(v_class, null, v_now, p_shard);

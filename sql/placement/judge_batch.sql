@@ -12,7 +12,7 @@ begin
   perform hwqueue.refresh_reach(array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
-      and not exists (select 1 from hwqueue.class_reach r where r.shard_id = p_shard and r.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
     order by c.class_id limit 50), p_shard);
 end
 $$;

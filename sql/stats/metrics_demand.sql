@@ -7,15 +7,8 @@ returns table (name text, labels jsonb, value double precision)
 language plpgsql stable
 as $$
 declare
-  v_none bit varying;
-  v_live bit varying;
-  v_open bit varying;
+  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
 begin
-  -- as class_fits wants it
-  select repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
-         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
-  into v_none, v_live, v_open
-  from (select x.number, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(p_now, p_shard) x offset 0) n;
   return query
     with waiting as materialized (
       select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
@@ -23,12 +16,18 @@ begin
       from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
+    ), room as materialized (
+      select p.class_id, bit_and(p.mask) as mask
+      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_look.open, v_look.none, p_now, p_shard) p
+      group by p.class_id
     ), judged as materialized (
       select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.room & coalesce(t.mask, f.room)) = 0 then 'contended' end as reason
+                              when bit_count(f.nodes & v_look.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
+                              then 'contended' end as reason
       from ids
-      cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, p_now, p_shard) f
-      left join hwqueue.untaken_masks(ids.class_ids, v_none, p_now, p_shard) t on t.class_id = f.class_id
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, true, p_now, p_shard) f
+      left join room r on r.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_look.none, p_now, p_shard) t on t.class_id = f.class_id
     ), unmet as materialized (
       select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
              w.pending * c.memory_mib * 1048576 as memory_bytes,

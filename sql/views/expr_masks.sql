@@ -1,10 +1,10 @@
 -- The nodes that meet each of these requirements, as bit strings (numbered_nodes). Judged by expr_reason, once for all nodes that a
 -- requirement cannot tell apart; a required equality is judged only where its value occurs (anchors); nodes that it names are judged one by one.
 -- What is asked about other leases counts as met, as in suits.
--- At most 100,000 judgements, the cheapest first: requirements that have no anchor and tell thousands of nodes apart (a pattern over host names) take
--- that many each, and patterns as many more as they cost (placement_cost). Beyond, mask is null: not known.
+-- At most p_most judgements, the cheapest first: requirements that have no anchor and tell thousands of nodes apart (a pattern
+-- over host names) take that many each, and patterns as many more as they cost (placement_cost). Beyond, mask is null: not known.
 -- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_none bit varying, p_now timestamptz, p_shard int)
+create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying, p_now timestamptz, p_shard int)
 returns table (expr jsonb, mask bit varying)
 language sql stable
 as $$
@@ -38,7 +38,7 @@ as $$
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
   ), sought as materialized (
-    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= 100000
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= p_most
   ), met as (
     select w.id, bit_or(k.mask) as mask
     from sought s
@@ -61,7 +61,7 @@ as $$
     join node n on n.number = k.number
     group by w.id
   )
-  select w.expr, case when w.so_far <= 100000 then
+  select w.expr, case when w.so_far <= p_most then
            coalesce(m.mask, p_none) & ~coalesce(n.mask, p_none) | coalesce(n.met, p_none) end
   from work w
   left join met m on m.id = w.id

@@ -1,24 +1,59 @@
--- Sets of nodes as bit strings. Whether 10,000 classes suit 10,000 nodes is a hundred million questions; but classes share what they ask, nodes
--- share what they are, and "the nodes that meet this" is one bit a node. What suits a class is then a few ANDs, how many nodes that are a
--- count of bits. docs/explanation/views.md tells the whole.
+-- Sets of nodes as bit strings. Whether 10,000 classes suit 10,000 nodes is a hundred million questions; but classes share
+-- what they ask, nodes share what they are, and "the nodes that meet this" is one bit a node. What suits a class is then a
+-- few ANDs, how many nodes that are a count of bits. docs/explanation/views.md tells the whole.
 
--- The registered nodes of a shard, numbered from 0: the same numbers in every statement of a stable function. attested: trust domains that it
--- is vouched for now.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- The numbers of the registered nodes of a shard, from 0: the same in every statement of a stable function.
+create or replace function hwqueue.node_numbers(p_shard int) returns table (number int, node_id uuid)
+language sql stable
+as $$
+  select (row_number() over (order by n.node_id))::int - 1, n.node_id
+  from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
+$$;
+
+-- The nodes with their numbers. attested: trust domains that it is vouched for now. The ids are sorted alone, which is
+-- cheaper than whole rows.
 create or replace function hwqueue.numbered_nodes(p_now timestamptz, p_shard int)
 returns table (number int, node hwqueue.node, attested text[], is_live boolean)
 language sql stable
 as $$
-  select (row_number() over (order by n.node_id))::int - 1, n,
-         case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
+  select k.number, n, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
          hwqueue.is_live(n, s, p_now)
-  from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-  where n.shard_id = p_shard and n.deregistered_at is null
+  from hwqueue.node_numbers(p_shard) k
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
+$$;
+
+-- The registered nodes as bit strings, as numbered_nodes numbers them.
+--   none: a zero for each; live: those that give signs of life; open: those of them that are not cordoned.
+--   digest: of all that decides which nodes suit a class: the versions of the nodes' rows and of what they announced to
+--     serve, who is live, and what each is vouched for now. What was found out with one digest holds wherever it is the same.
+create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
+language plpgsql stable
+as $$
+declare
+  v_look hwqueue.fleet_look;
+begin
+  with node as (
+    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
+           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid, v.xmin, v.ctid,
+             case when n.attested <> '{}' then hwqueue.attested_at(n, p_now) end), l.is_live::int) as hash
+    from hwqueue.node_numbers(p_shard) k
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = k.node_id
+    cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
+    order by k.number
+  )
+  select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
+         coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
+         coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
+  into v_look.registered, v_look.node_ids, v_look.none, v_look.live, v_look.open, v_look.digest
+  from node k;
+  return v_look;
+end
 $$;
 
 -- What is in use on each node now: the newest versions.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.newest_loads(p_shard int) returns setof hwqueue.node_load
 language sql stable
 as $$

@@ -1,5 +1,5 @@
 -- Why leases are pending: a row for each placement class that has some ready, with how many nodes match it and could take it now, and the one
--- thing to say about it. Facts about nodes come from class_fits; docs/explanation/views.md says what exactly is counted.
+-- thing to say about it. Facts about nodes come from class_fleets; docs/explanation/views.md says what exactly is counted.
 -- code: a reason code, null when nothing is in the way but its turn. permanent: waiting will not help, something has to be changed.
 -- nodes_matching: live and not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell, ask for
 -- the class alone. nodes_free: those that have room now and no known conflict with what other leases do. nodes_near: where none matches, the live
@@ -19,20 +19,14 @@ as $$
 declare
   v_queue_id int;
   v_now timestamptz := hwqueue.clock();
-  v_ids uuid[];
-  v_none bit varying;
-  v_live bit varying;
-  v_open bit varying;
+  v_look hwqueue.fleet_look;
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
-  select coalesce(array_agg(n.node_id order by n.number), '{}'), repeat('0', count(*)::int), coalesce(string_agg(n.is_live::int::text, '' order by n.number), ''),
-         coalesce(string_agg((n.is_live and n.cordoned_at is null)::int::text, '' order by n.number), '')
-  into v_ids, v_none, v_live, v_open
-  from (select x.number, (x.node).node_id, (x.node).cordoned_at, x.is_live from hwqueue.numbered_nodes(v_now, p_shard) x offset 0) n;
+  v_look := hwqueue.look_at_nodes(v_now, p_shard);
   select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
     with waiting as materialized (
@@ -47,16 +41,34 @@ begin
       from (select w.class_id from waiting w order by case when p_order = 'pending' then -w.pending end, w.oldest_at, w.class_id
             limit case when p_kind is null then p_limit end) o
     ), fit as materialized (
-      select f.* from ids cross join lateral hwqueue.class_fits(ids.class_ids, v_live, v_open, v_none, v_now, p_shard) f
+      -- what no node may run needs no look at what nodes have left
+      select f.* from ids
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_kind is distinct from 'no_match', v_now, p_shard) f
+    ), able as materialized (
+      select coalesce(array_agg(f.class_id), '{}') as class_ids
+      from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
+    ), room as materialized (
+      select p.class_id, bit_and(p.mask) as mask
+      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_look.open, v_look.none, v_now, p_shard) p
+      where p_kind is distinct from 'no_match'
+      group by p.class_id
     ), untaken as materialized (
-      select t.* from ids cross join lateral hwqueue.untaken_masks(ids.class_ids, v_none, v_now, p_shard) t
+      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_look.none, v_now, p_shard) t
+      where p_kind is distinct from 'no_match'
+    ), free as (
+      select f.class_id, f.nodes & v_look.open & coalesce(r.mask, v_look.open) as room, t.mask, t.code as conflict
+      from fit f
+      left join room r on r.class_id = f.class_id
+      left join untaken t on t.class_id = f.class_id
+      where f.nodes_matching is distinct from 0
     ), chosen as materialized (
       select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.*, bit_count(f.room)::int as with_room, bit_count(case when t.mask is null then f.room else f.room & t.mask end)::int as free,
-                   t.code as conflict
+      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node,
+                   f.nodes_near, f.nodes_meeting, f.nodes_serving, coalesce(bit_count(e.room), 0)::int as with_room,
+                   coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
             from fit f
             join waiting w on w.class_id = f.class_id
-            left join untaken t on t.class_id = f.class_id) k
+            left join free e on e.class_id = f.class_id) k
       where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
       order by turn limit p_limit
     )
@@ -66,12 +78,13 @@ begin
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_ids[k.node_number + 1]
-    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
-      k.nodes_meeting, n.name, k.conflict, cardinality(v_ids), bit_count(v_open)::int, bit_count(v_live)::int, q.paused_at,
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
+    left join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r on k.turn <= 500 or k.part <> 'capacity'
+    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free,
+      case when k.turn > 500 and k.part = 'capacity' then 'insufficient_capacity' else r.code end, r.message, k.nodes_near,
+      k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
-      case when k.nodes_serving = 0 and cardinality(v_ids) > 0 then
+      case when k.nodes_serving = 0 and v_look.registered > 0 then
         case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
     order by k.turn;
 end

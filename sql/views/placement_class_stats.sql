@@ -36,7 +36,7 @@ begin
                      union all
                      select n.class_id, count(*) from hwqueue.node_eligibility n where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
                group by 1) e on e.class_id = c.class_id
-    left join hwqueue.class_reach h on h.shard_id = p_shard and h.class_id = c.class_id
+    left join hwqueue.class_fleet h on h.shard_id = p_shard and h.class_id = c.class_id
     where c.shard_id = p_shard and c.class_id = any (v_ids)
     order by c.class_id;
 end

@@ -11,6 +11,7 @@ from tests.patience import looks
 from tests.sql.api import Api, Row, beat, outlive
 
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
@@ -241,35 +242,49 @@ def test_it_wakes_those_who_wait(api: Api, clock: Clock, conn: psycopg.Connectio
 
 UNESTIMATED = """
   select count(*) from hwqueue.placement_class c join hwqueue.queue q using (shard_id, queue_id)
-  where q.name = %s and not exists (select from hwqueue.class_reach r where r.class_id = c.class_id)
+  where q.name = %s and not exists (select from hwqueue.class_fleet f where f.class_id = c.class_id)
 """
 
 
-def test_estimates_come_in_turn(api: Api, conn: psycopg.Connection) -> None:
-    """Of classes that no claim judges: 50 a call."""
+def test_classes_are_looked_at_in_turn(api: Api, conn: psycopg.Connection) -> None:
+    """Which nodes suit new classes: 500 a call."""
     queue = api.queue()
     api.node()
-    for number in range(70):
+    for number in range(510):
         api.spawn(queue, placement={"require": [{"node": str(UUID(int=number))}]})
     left = []
-    for expected in (50, 20, 0):
+    for expected in (500, 10, 0):
         row = api.row("reap", limit=10_000)
-        assert (row["reaches"], row["more"]) == (expected, expected == 50)
+        assert (row["reaches"], row["more"]) == (expected, expected == 500)
         left += conn.execute(UNESTIMATED, [queue]).fetchall()
-    assert left == [(20,), (0,), (0,)]
+    assert left == [(10,), (0,), (0,)]
 
 
-def test_estimates_age(api: Api, clock: Clock) -> None:
-    """Nodes come and go: one over a minute old is made anew, by some reap every ten seconds."""
-    queue, node = api.queue(), api.node()
+@pytest.mark.parametrize("change", ["registered", "cordoned", "silent", "back", "attested"])
+def test_classes_are_looked_at_again(api: Api, clock: Clock, change: str) -> None:
+    """When a node is no longer what it was, and only then; by some reap every ten seconds."""
+    queue, node, other = api.queue(), api.node(), api.node(heartbeat_timeout=86400)
     api.spawn(queue)
-    api.claim(node, queue)
-    clock.advance(MINUTE)
+    if change == "back":
+        clock.advance(HOUR)
     while api.row("reap")["reaches"]:
         clock.advance(timedelta(seconds=11))
-    clock.advance(timedelta(seconds=9))
+    clock.advance(timedelta(seconds=11))
     assert api.row("reap")["reaches"] == 0
-    clock.advance(MINUTE)
+    match change:
+        case "registered":
+            api.node()
+        case "cordoned":
+            api.rows("cordon_node", node=other.node_id)
+        case "silent":
+            clock.advance(HOUR)
+        case "back":
+            api.rows("heartbeat_node", **node.who)
+        case "attested":
+            api.rows("attest_node", node=other.node_id, domain="t")
+    if change != "silent":
+        assert api.row("reap")["reaches"] == 0
+        clock.advance(timedelta(seconds=11))
     assert [api.row("reap")["reaches"] > 0 for _ in range(2)] == [True, False]
 
 

@@ -1,0 +1,48 @@
+-- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which nothing is known yet, and
+-- with p_again of those of which it holds no longer, first those that no node may run and those that wait the longest for it.
+-- At most 500 classes a call; those that cost more than judge_budget are left to who asks for them. Looks for new ones among
+-- p_limit classes after p_after, in turn over the calls. Gives how many it has found out, where to go on, and with p_again the
+-- digest of the nodes as they are.
+-- Locks: the shard's row, skip locked.
+create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
+                                               out fleets int, out next_after bigint, out digest bigint)
+language plpgsql volatile
+as $$
+declare
+  v_most int := 500;
+  -- null: the rest of them
+  v_last bigint := (
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+  v_new bigint[] := array(
+    select c.class_id
+    from hwqueue.placement_class c
+    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = c.class_id
+    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
+      and c.retired_at is null and f.digest is null and c.cost <= hwqueue.judge_budget()
+    order by c.class_id limit v_most);
+  v_old bigint[] := '{}';
+  v_look hwqueue.fleet_look;
+begin
+  fleets := 0;
+  next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
+  if v_new = '{}' and not p_again then
+    return;
+  end if;
+  v_look := hwqueue.look_at_nodes(p_now, p_shard);
+  digest := v_look.digest;
+  if p_again then
+    v_old := array(
+      select o.class_id from (
+        (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> v_look.digest
+         order by f.looked_at limit v_most)
+        union all
+        (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and f.digest <> v_look.digest
+         order by f.looked_at limit v_most)) o
+      group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
+  end if;
+  fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, v_look, p_now, p_shard), 0);
+end
+$$;

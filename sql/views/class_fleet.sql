@@ -1,0 +1,67 @@
+-- What upkeep remembers of a class and all nodes (class_fleet), and how that is kept true. A row holds as long as the nodes
+-- are what they were: its digest is that of look_at_nodes. So nobody has to tell anybody that a node has changed, and what is
+-- read is exact: for a class whose row holds no longer, or that has none, class_fits is asked instead.
+
+-- What class_fits says of these classes, remembered or found out now. nodes only with p_with_nodes; it is null, as
+-- nodes_matching, where the nodes are too many different ones to tell.
+create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean,
+                                                p_now timestamptz, p_shard int)
+returns setof hwqueue.class_fit
+language plpgsql stable
+as $$
+declare
+  v_others bigint[] := array(
+    select u.class_id from unnest(p_class_ids) u(class_id)
+    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
+      and f.digest = p_look.digest and f.nodes_matching is not null
+    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
+      and m.digest = p_look.digest
+    where f.class_id is null or p_with_nodes and m.class_id is null);
+begin
+  return query
+    select f.class_id, m.nodes, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
+           f.nodes_meeting, f.nodes_serving
+    from hwqueue.class_fleet f
+    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = f.class_id
+    where f.shard_id = p_shard and f.class_id = any (p_class_ids) and f.class_id <> all (v_others);
+  if v_others <> '{}' then
+    return query select f.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f;
+  end if;
+end
+$$;
+
+-- Finds out what class_fits says of these classes, and remembers it; of one that costs too much to tell, the estimate of its
+-- share alone (refresh_reach). Returns their number; null when another session is at it, then nothing is done.
+-- Locks: the shard's row, skip locked.
+create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamptz, p_shard int)
+returns int
+language plpgsql volatile
+  set plan_cache_mode = force_custom_plan set enable_seqscan = on set enable_hashjoin = on set enable_bitmapscan = on
+  set jit = off set max_parallel_workers_per_gather = 0
+as $$
+declare
+  v_found hwqueue.class_fit[];
+begin
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return null;
+  end if;
+  v_found := array(select f from hwqueue.class_fits(p_class_ids, p_look, 20000, p_now, p_shard) f);
+  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned, nodes_silent, part,
+    expr, near_node, nodes_near, nodes_meeting, nodes_serving)
+  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(p_look.registered, 0)::double precision, 0), p_now,
+         p_look.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
+         f.nodes_meeting, f.nodes_serving
+  from unnest(v_found) f
+  on conflict (shard_id, class_id) do update
+  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
+      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned, nodes_silent = excluded.nodes_silent,
+      part = excluded.part, expr = excluded.expr, near_node = excluded.near_node, nodes_near = excluded.nodes_near,
+      nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
+  insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
+  select p_shard, f.class_id, p_look.digest, f.nodes from unnest(v_found) f where f.nodes_matching is not null
+  on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
+  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found) f where f.nodes_matching is null), p_shard);
+  return cardinality(v_found);
+end
+$$;
