@@ -677,20 +677,22 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
     AS $$
   with asked as materialized (
     select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
-  ), step as (
-    select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, r.mask
-    from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
-    where p_idle
-    union all
-    select a.name, width_bucket(hwqueue.left_on(n.node, u, a.name), a.steps), set_bit(p_none, n.number, 1)
-    from hwqueue.numbered_nodes(p_now, p_shard) n
-    join hwqueue.newest_loads(p_shard) u on u.node_id = (n.node).node_id
-    cross join asked a
-    where not p_idle and get_bit(p_open, n.number) = 1
   ), short as materialized (
-    select t.name, t.step, bit_or(t.mask) as mask
-    from step t join asked a on a.name = t.name
-    where t.step < cardinality(a.steps)
+    select t.name, t.step, bit_or(coalesce(t.mask, set_bit(p_none, t.number, 1))) as mask
+    from (
+      select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, cardinality(a.steps) as steps,
+             r.mask, null::int as number
+      from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
+      where p_idle
+      union all
+      select a.name, width_bucket(hwqueue.left_on(n, u, a.name), a.steps), cardinality(a.steps), null, k.number
+      from hwqueue.node_numbers(p_shard) k
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+      join hwqueue.newest_loads(p_shard) u on u.node_id = k.node_id
+      cross join asked a
+      where not p_idle
+    ) t
+    where t.step < t.steps
     group by t.name, t.step
   )
   select a.name, s.amount, case when p_idle then ~p_none else p_open end & ~bit_or(t.mask)
@@ -1385,9 +1387,10 @@ CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_o
     select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*, ~m.mask as others
-    from (select (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).default_cpu_isolation, (n.node).gpu_share_mode,
-                 bit_or(set_bit(p_none, n.number, 1)) as mask
-          from hwqueue.numbered_nodes(p_now, p_shard) n where p_class_ids <> '{}' group by 1, 2, 3, 4) m
+    from (select n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation, n.gpu_share_mode,
+                 bit_or(set_bit(p_none, k.number, 1)) as mask
+          from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+          group by 1, 2, 3, 4) m
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
     from ask a cross join manner m
@@ -4629,6 +4632,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_most integer, p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
+begin
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, p_most, p_now, p_shard) f);
+  registered := v_look.registered;
+  digest := v_look.digest;
+end
+$$;
+
 CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -5375,6 +5390,17 @@ begin
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
     from detail d order by d.tier, d.rank, d.position;
+end
+$$;
+
+CREATE FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) RETURNS text[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  return array(
+    select l.key from jsonb_each(p_labels) l
+    where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
+      and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
 end
 $$;
 
@@ -6822,15 +6848,16 @@ CREATE FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) RETURNS
     AS $$
 declare
   v_many int := hwqueue.most_label_values();
+  v_grown text[];
   v_keys text[];
 begin
   if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
-    v_keys := array(
+    v_grown := hwqueue.grown_labels(p_labels, p_shard);
+    v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
-      where p.shard_id = p_shard and p_labels ? l.key
-        and not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
-      group by l.key having count(distinct l.value) >= v_many order by l.key);
+      where p.shard_id = p_shard and l.key = any (v_grown)
+      group by l.key having count(distinct l.value) >= v_many order by l.key) end;
     -- in one statement with what it sees, so that reap reads the classes that this cannot see
     insert into hwqueue.left_out_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (
@@ -7436,21 +7463,21 @@ declare
   v_look hwqueue.fleet_look;
 begin
   with node as (
-    select x.number, (x.node).node_id, x.is_live, x.is_live and (x.node).cordoned_at is null as is_open, x.attested
-    from hwqueue.numbered_nodes(p_now, p_shard) x
-  ), version as (
-    select n.node_id, n.is_live, n.is_open, hashtextextended(concat_ws(',', n.node_id, r.xmin, r.ctid, v.xmin, v.ctid,
-             nullif(n.attested, '{}')), n.is_live::int) as hash
-    from node n
-    join hwqueue.node r on r.shard_id = p_shard and r.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-    order by n.number
+    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
+           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid, v.xmin, v.ctid,
+             case when n.attested <> '{}' then hwqueue.attested_at(n, p_now) end), l.is_live::int) as hash
+    from hwqueue.node_numbers(p_shard) k
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = k.node_id
+    cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
+    order by k.number
   )
   select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
          coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
          coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
   into v_look.registered, v_look.node_ids, v_look.none, v_look.live, v_look.open, v_look.digest
-  from version k;
+  from node k;
   return v_look;
 end
 $$;
@@ -8547,6 +8574,13 @@ CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard int
   select 'hwqueue_node_oldest_heartbeat_seconds', '{}', coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
 $$;
 
+CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integer, node_id uuid)
+    LANGUAGE sql STABLE
+    AS $$
+  select (row_number() over (order by n.node_id))::int - 1, n.node_id
+  from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
+$$;
+
 CREATE FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) RETURNS record
     LANGUAGE plpgsql STABLE PARALLEL SAFE
     AS $$
@@ -9621,9 +9655,7 @@ CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard i
     AS $$
   select k.number, n, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
          hwqueue.is_live(n, s, p_now)
-  from (
-    select (row_number() over (order by x.node_id))::int - 1 as number, x.node_id
-    from hwqueue.node x where x.shard_id = p_shard and x.deregistered_at is null) k
+  from hwqueue.node_numbers(p_shard) k
   join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
   join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
 $$;
@@ -10168,6 +10200,8 @@ CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.p
     AS $$
 declare
   v_idle hwqueue.node_load;
+  v_lacks int;
+  v_room hwqueue.headroom;
 begin
   if p_part = 'require' then
     code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
@@ -10191,8 +10225,9 @@ begin
     code := 'insufficient_capacity';
     if p_tells then
       v_idle := hwqueue.idle_load(p_node);
-      message := format('not enough %s: the node never has as much',
-        hwqueue.lacking(hwqueue.class_shortage(p_class, p_node, v_idle), p_class, hwqueue.node_headroom(p_node, v_idle)));
+      v_lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
+      v_room := hwqueue.node_headroom(p_node, v_idle);
+      message := format('not enough %s: the node never has as much', hwqueue.lacking(v_lacks, p_class, v_room));
     end if;
   end if;
 end
@@ -10384,9 +10419,11 @@ begin
     ), room as materialized (
       select p.class_id, bit_and(p.mask) as mask
       from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_look.open, v_look.none, v_now, p_shard) p
+      where p_kind is distinct from 'no_match'
       group by p.class_id
     ), untaken as materialized (
       select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_look.none, v_now, p_shard) t
+      where p_kind is distinct from 'no_match'
     ), free as (
       select f.class_id, f.nodes & v_look.open & coalesce(r.mask, v_look.open) as room, t.mask, t.code as conflict
       from fit f
@@ -10411,8 +10448,9 @@ begin
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
-    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
+    left join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r on k.turn <= 500 or k.part <> 'capacity'
+    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free,
+      case when k.turn > 500 and k.part = 'capacity' then 'insufficient_capacity' else r.code end, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and v_look.registered > 0 then
@@ -11879,28 +11917,28 @@ declare
       and c.retired_at is null and f.digest is null and c.cost <= hwqueue.judge_budget()
     order by c.class_id limit v_most);
   v_old bigint[] := '{}';
-  v_look hwqueue.fleet_look;
 begin
   fleets := 0;
   next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
   if v_new = '{}' and not p_again then
     return;
   end if;
-  v_look := hwqueue.look_at_nodes(p_now, p_shard);
-  digest := v_look.digest;
   if p_again then
+    digest := (hwqueue.look_at_nodes(p_now, p_shard)).digest;
     v_old := array(
       select o.class_id from (
         (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> v_look.digest
+         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> reap_fleets.digest
          order by f.looked_at limit v_most)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and f.digest <> v_look.digest
+         where f.shard_id = p_shard and f.digest <> reap_fleets.digest
          order by f.looked_at limit v_most)) o
       group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
   end if;
-  fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, v_look, p_now, p_shard), 0);
+  if v_new || v_old <> '{}' then
+    fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, p_now, p_shard), 0);
+  end if;
 end
 $$;
 
@@ -12400,7 +12438,7 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
 $$;
 
-CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_seqscan TO 'on'
@@ -12410,29 +12448,30 @@ CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fle
     SET max_parallel_workers_per_gather TO '0'
     AS $$
 declare
-  v_found hwqueue.class_fit[];
+  v_found record;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
     return null;
   end if;
-  v_found := array(select f from hwqueue.class_fits(p_class_ids, p_look, 20000, p_now, p_shard) f);
-  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned, nodes_silent, part,
-    expr, near_node, nodes_near, nodes_meeting, nodes_serving)
-  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(p_look.registered, 0)::double precision, 0), p_now,
-         p_look.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
+  select f.* into v_found from hwqueue.find_fleets(p_class_ids, 20000, p_now, p_shard) f;
+  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
+    nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
+  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
+         v_found.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
          f.nodes_meeting, f.nodes_serving
-  from unnest(v_found) f
+  from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
   set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
-      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned, nodes_silent = excluded.nodes_silent,
-      part = excluded.part, expr = excluded.expr, near_node = excluded.near_node, nodes_near = excluded.nodes_near,
-      nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
+      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned,
+      nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
+      nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
   insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
-  select p_shard, f.class_id, p_look.digest, f.nodes from unnest(v_found) f where f.nodes_matching is not null
+  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f where f.nodes_matching is not null
   on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
-  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found) f where f.nodes_matching is null), p_shard);
-  return cardinality(v_found);
+  perform hwqueue.refresh_reach(array(
+    select f.class_id from unnest(v_found.fits) f where f.nodes_matching is null), p_shard);
+  return cardinality(v_found.fits);
 end
 $$;
 
@@ -18118,6 +18157,8 @@ REVOKE ALL ON FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.no
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_most integer, p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -18184,6 +18225,8 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode tex
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
@@ -18539,6 +18582,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
@@ -18869,7 +18914,7 @@ REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_del
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 

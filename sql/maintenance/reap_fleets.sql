@@ -22,27 +22,27 @@ declare
       and c.retired_at is null and f.digest is null and c.cost <= hwqueue.judge_budget()
     order by c.class_id limit v_most);
   v_old bigint[] := '{}';
-  v_look hwqueue.fleet_look;
 begin
   fleets := 0;
   next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
   if v_new = '{}' and not p_again then
     return;
   end if;
-  v_look := hwqueue.look_at_nodes(p_now, p_shard);
-  digest := v_look.digest;
   if p_again then
+    digest := (hwqueue.look_at_nodes(p_now, p_shard)).digest;
     v_old := array(
       select o.class_id from (
         (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> v_look.digest
+         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> reap_fleets.digest
          order by f.looked_at limit v_most)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and f.digest <> v_look.digest
+         where f.shard_id = p_shard and f.digest <> reap_fleets.digest
          order by f.looked_at limit v_most)) o
       group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
   end if;
-  fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, v_look, p_now, p_shard), 0);
+  if v_new || v_old <> '{}' then
+    fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, p_now, p_shard), 0);
+  end if;
 end
 $$;

@@ -22,6 +22,19 @@ as $$
                    in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
+-- Of these labels those that may have got one value too many with this node: no profile has it yet, and the label is not
+-- known to have too many. Most new profiles bring no new value, and counting the values of a label reads all profiles.
+create or replace function hwqueue.grown_labels(p_labels jsonb, p_shard int) returns text[]
+language plpgsql stable
+as $$
+begin
+  return array(
+    select l.key from jsonb_each(p_labels) l
+    where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
+      and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
+end
+$$;
+
 -- Which of these labels are left out. A label is found to have too many values when a profile is new and
 -- there are many profiles already. One that a class mentions, or has mentioned since, is never left out
 -- again.
@@ -31,15 +44,16 @@ language plpgsql volatile
 as $$
 declare
   v_many int := hwqueue.most_label_values();
+  v_grown text[];
   v_keys text[];
 begin
   if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
-    v_keys := array(
+    v_grown := hwqueue.grown_labels(p_labels, p_shard);
+    v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
-      where p.shard_id = p_shard and p_labels ? l.key
-        and not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
-      group by l.key having count(distinct l.value) >= v_many order by l.key);
+      where p.shard_id = p_shard and l.key = any (v_grown)
+      group by l.key having count(distinct l.value) >= v_many order by l.key) end;
     -- in one statement with what it sees, so that reap reads the classes that this cannot see
     insert into hwqueue.left_out_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (

@@ -30,38 +30,53 @@ begin
 end
 $$;
 
--- Finds out what class_fits says of these classes, and remembers it; of one that costs too much to tell, the estimate of its
--- share alone (refresh_reach). Returns their number; null when another session is at it, then nothing is done.
+-- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in the snapshot
+-- of its caller's statement, or what is found out would be written down under the digest of other nodes.
+create or replace function hwqueue.find_fleets(p_class_ids bigint[], p_most int, p_now timestamptz, p_shard int,
+                                               out fits hwqueue.class_fit[], out registered int, out digest bigint)
+language plpgsql stable
+as $$
+declare
+  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
+begin
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, p_most, p_now, p_shard) f);
+  registered := v_look.registered;
+  digest := v_look.digest;
+end
+$$;
+
+-- Finds that out of these classes, and remembers it; of one that costs too much to tell, the estimate of its share alone
+-- (refresh_reach). Returns their number; null when another session is at it, then nothing is done.
 -- Locks: the shard's row, skip locked.
-create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamptz, p_shard int)
-returns int
+create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
   set plan_cache_mode = force_custom_plan set enable_seqscan = on set enable_hashjoin = on set enable_bitmapscan = on
   set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
-  v_found hwqueue.class_fit[];
+  v_found record;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
     return null;
   end if;
-  v_found := array(select f from hwqueue.class_fits(p_class_ids, p_look, 20000, p_now, p_shard) f);
-  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned, nodes_silent, part,
-    expr, near_node, nodes_near, nodes_meeting, nodes_serving)
-  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(p_look.registered, 0)::double precision, 0), p_now,
-         p_look.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
+  select f.* into v_found from hwqueue.find_fleets(p_class_ids, 20000, p_now, p_shard) f;
+  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
+    nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
+  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
+         v_found.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
          f.nodes_meeting, f.nodes_serving
-  from unnest(v_found) f
+  from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
   set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
-      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned, nodes_silent = excluded.nodes_silent,
-      part = excluded.part, expr = excluded.expr, near_node = excluded.near_node, nodes_near = excluded.nodes_near,
-      nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
+      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned,
+      nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
+      nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
   insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
-  select p_shard, f.class_id, p_look.digest, f.nodes from unnest(v_found) f where f.nodes_matching is not null
+  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f where f.nodes_matching is not null
   on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
-  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found) f where f.nodes_matching is null), p_shard);
-  return cardinality(v_found);
+  perform hwqueue.refresh_reach(array(
+    select f.class_id from unnest(v_found.fits) f where f.nodes_matching is null), p_shard);
+  return cardinality(v_found.fits);
 end
 $$;

@@ -65,18 +65,19 @@ def test_views_and_match_nodes_agree(
     wanted: list[dict[str, Any]],
     edited: dict[str, set[int]],
 ) -> None:
-    """Nodes that match and nodes that are free, after operators have had their say."""
+    """Nodes that match and nodes that are free; upkeep remembers what operators change then."""
     direct = Direct(conn)
     with registered(direct, fleet) as (queue, epochs):
         start_load(direct, queue, epochs, load)
         nodes = list(epochs)
+        leases = {lease: p for p in wanted if (lease := spawned(direct, queue, p)) is not None}
+        conn.execute("select hwqueue.reap()")  # remembers which nodes suit them
         for number in edited["trusted"]:
             conn.execute("select hwqueue.attest_node(%s, 'acme')", [nodes[number]])
         for number in edited["cordoned"]:
             conn.execute("select hwqueue.cordon_node(%s)", [nodes[number]])
         for number in edited["silent"]:
             conn.execute(_SILENCE, [nodes[number]])
-        leases = {lease: p for p in wanted if (lease := spawned(direct, queue, p)) is not None}
         found = pending(conn, queue)
         for lease, placement in leases.items():
             [class_id] = conn.execute(_CLASS, [lease]).fetchone() or [0]

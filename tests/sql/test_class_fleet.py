@@ -1,0 +1,186 @@
+"""What upkeep remembers of classes and all nodes, and that it is read only as long as it holds."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, Row
+
+MINUTE = timedelta(minutes=1)
+TAINT = {"key": "maintenance", "effect": "no_schedule"}
+FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")
+REMEMBERED = "select count(*) from hwqueue.class_fleet where digest = %s"
+DIGEST = "select (hwqueue.look_at_nodes(hwqueue.clock(), 0)).digest"
+ASKED: list[Row] = [
+    {},
+    {"require": [{"label": "gpu", "op": "in", "values": ["A100"]}]},
+    {"require": [{"label": "gpu", "op": "not_in", "values": ["A100"]}]},
+    {"require": [{"trust": "acme"}]},
+    {"resources": {"cpu_milli": 3000}},
+    {"resources": {"gpu": 1}},
+    {"tolerate": [{"key": "maintenance", "op": "exists"}], "resources": {"cpu_milli": 1}},
+    {"require": [{"label": "nowhere", "op": "exists"}]},
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_fleet(api: Api) -> Iterator[None]:
+    """Nodes are counted: no test sees those of another."""
+    yield
+    for node in api.rows("list_nodes"):
+        api.rows("deregister_node", node=node["node_id"])
+
+
+class World:
+    """Three nodes and a class of each placement."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self.api, self.clock, self.queue = api, clock, api.queue()
+        self.first = api.node(labels={"gpu": "A100"}, capacity={"cpu_milli": 4000})
+        self.second = api.node(labels={"gpu": "T4"}, capacity={"cpu_milli": 2000})
+        self.third = api.node(capacity={"cpu_milli": 1000}, heartbeat_timeout=3600)
+        for placement in ASKED:
+            api.spawn(self.queue, placement=placement)
+
+    def remember(self) -> None:
+        """Let upkeep look at all classes."""
+        while self.api.row("reap")["reaches"]:
+            self.clock.advance(timedelta(seconds=11))
+
+    def seen(self) -> list[Row]:
+        """The pending classes, without what only tells how long they wait."""
+        rows = self.api.rows("pending_reasons", queue=self.queue)
+        return sorted(rows, key=lambda row: row["class_id"])
+
+    def again(self, node: Node, **spec: Any) -> None:
+        """Register a node anew, as something else."""
+        self.api.node(node.node_id, **spec)
+
+
+def registered(world: World) -> None:
+    world.api.node(labels={"nowhere": 1}, capacity={"cpu_milli": 500})
+
+
+def relabelled(world: World) -> None:
+    world.again(world.second, labels={"gpu": "A100"}, capacity={"cpu_milli": 2000})
+
+
+def smaller(world: World) -> None:
+    world.again(world.first, labels={"gpu": "A100"}, capacity={"cpu_milli": 2500})
+
+
+def with_gpus(world: World) -> None:
+    world.again(world.second, labels={"gpu": "T4"}, gpus=[{"resource_id": str(UUID(int=7))}])
+
+
+def deregistered(world: World) -> None:
+    world.api.rows("deregister_node", node=world.first.node_id)
+
+
+def cordoned(world: World) -> None:
+    world.api.rows("cordon_node", node=world.first.node_id)
+
+
+def tainted(world: World) -> None:
+    world.api.rows("taint_node", node=world.first.node_id, taint=TAINT)
+
+
+def attested(world: World) -> None:
+    world.api.rows("attest_node", node=world.first.node_id, domain="acme")
+
+
+def serving_another(world: World) -> None:
+    spec = {"labels": {"gpu": "A100"}, "capacity": {"cpu_milli": 4000}}
+    world.again(world.first, **spec, queues=["another"], tasks=["another"])
+
+
+def silent(world: World) -> None:
+    world.clock.advance(MINUTE)
+
+
+CHANGES = [registered, relabelled, smaller, with_gpus, deregistered, cordoned, tainted, attested]
+CHANGES += [serving_another, silent]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_of_a_node_is_seen_at_once(
+    api: Api, clock: Clock, conn: psycopg.Connection, change: Callable[[World], None]
+) -> None:
+    """With what upkeep has remembered before the views say what they say without."""
+    world = World(api, clock)
+    world.remember()
+    before = world.seen()
+    change(world)
+    after = world.seen()
+    assert facts(after) != facts(before)
+    for statement in FORGET:
+        conn.execute(statement.encode())
+    assert world.seen() == after
+
+
+def test_what_is_remembered_is_read(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """And says what is found out without it."""
+    world = World(api, clock)
+    found = world.seen()
+    world.remember()
+    assert world.seen() == found
+    [digest] = conn.execute(DIGEST).fetchone() or [None]
+    [remembered] = conn.execute(REMEMBERED, [digest]).fetchone() or [0]
+    assert remembered >= len(ASKED)
+    conn.execute("update hwqueue.class_fleet set nodes_matching = nodes_matching + 100")
+    assert [row["nodes_matching"] for row in world.seen()] == [
+        row["nodes_matching"] + 100 for row in found
+    ]
+
+
+def test_attestations_that_expire(api: Api, clock: Clock) -> None:
+    """Nothing is written then."""
+    world = World(api, clock)
+    api.rows("attest_node", node=world.third.node_id, domain="acme", expires_at=clock.now() + MINUTE)
+    world.remember()
+    assert sum(row["nodes_matching"] for row in world.seen()) > 0
+    trusting = facts(world.seen())[3]
+    clock.advance(2 * MINUTE)
+    assert facts(world.seen())[3] != trusting
+
+
+def test_a_share_is_of_all_nodes(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Cordoned and silent ones as well: the order of claims must not change with them."""
+    world = World(api, clock)
+    cordoned(world)
+    clock.advance(MINUTE)
+    world.remember()
+    rows = conn.execute(
+        "select f.share from hwqueue.class_fleet f"
+        " join hwqueue.placement_class c using (shard_id, class_id)"
+        " join hwqueue.queue q using (shard_id, queue_id) where q.name = %s order by class_id",
+        [world.queue],
+    ).fetchall()
+    shares = [share for (share,) in rows]
+    assert shares == pytest.approx([1, 1 / 3, 2 / 3, 0, 1 / 3, 0, 1, 0])
+
+
+def test_classes_that_go_are_forgotten(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    world = World(api, clock)
+    world.remember()
+    api.rows("drop_queue", queue=world.queue, force=True)
+    for _ in range(20):
+        clock.advance(timedelta(days=1))
+        api.rows("prune")
+        api.rows("reap")
+    orphans = (
+        "select count(*) from {} f where not exists"
+        " (select from hwqueue.placement_class c where c.class_id = f.class_id)"
+    )
+    for table in ("hwqueue.class_fleet", "hwqueue.class_nodes"):
+        assert conn.execute(orphans.format(table).encode()).fetchone() == (0,)
+
+
+def facts(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """What a class's row says of nodes."""
+    return [(row["nodes_matching"], row["nodes_free"], row["nodes_near"], row["code"]) for row in rows]
