@@ -21,7 +21,9 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
     """Fill a database; `profiles` is how many kinds of nodes there are."""
     create_queue(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("select hwqueue.create_queue(%s)", [OTHERS])
+        connection.execute(
+            "select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})]
+        )
         for number in run.track(range(1, nodes + 1), "nodes"):
             register_on(connection, number, _node(number, profiles))
             connection.execute(
@@ -30,7 +32,15 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
                 prepare=True,
             )
     fill(run, dsn, [_lease(number, nodes) for number in range(classes)], pending, OTHERS)
+    _let_upkeep_look(dsn)
     calm_down(dsn)
+
+
+def _let_upkeep_look(dsn: str) -> None:
+    """Until it has looked at every class, as it has wherever workers run."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while connection.execute("select reaches from hwqueue.reap()").fetchone() != (0,):
+            pass
 
 
 def _node(number: int, profiles: int) -> Mapping[str, Any]:

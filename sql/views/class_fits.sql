@@ -91,7 +91,7 @@ $$;
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
                                                p_now timestamptz, out code text, out message text)
-language plpgsql stable
+language plpgsql stable set plan_cache_mode = auto
 as $$
 declare
   v_idle hwqueue.node_load;

@@ -8,11 +8,14 @@ create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_non
 returns table (expr jsonb, mask bit varying)
 language sql stable
 as $$
-  with node as materialized (
-    select n.number, n.node, n.attested from hwqueue.numbered_nodes(p_now, p_shard) n
-  ), site as materialized (  -- nodes with the same labels, rack and attestations
+  with site as materialized (  -- nodes with the same labels, rack and attestations
     select p.labels, p.rack, s.attested, s.mask
-    from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
+    from (
+      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end as attested,
+             bit_or(set_bit(p_none, k.number, 1)) as mask
+      from hwqueue.node_numbers(p_shard) k
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+      group by 1, 2) s
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
   ), asked as materialized (
     select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
@@ -49,7 +52,8 @@ as $$
     group by w.id
   ), known as materialized (  -- by id, if any is named
     select n.number, i.id
-    from node n cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
     where exists (select 1 from work w where w.ids <> '{}')
   ), named as (
     select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
@@ -58,7 +62,7 @@ as $$
     from work w
     join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
     join known k on k.id = i.id
-    join node n on n.number = k.number
+    join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = k.number
     group by w.id
   )
   select w.expr, case when w.so_far <= p_most then
