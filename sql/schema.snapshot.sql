@@ -2814,6 +2814,7 @@ CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS 
 
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
+    SET plan_cache_mode TO 'auto'
     AS $$
   select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
   from (
@@ -3497,6 +3498,7 @@ $$;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
+    SET enable_nestloop TO 'off'
     AS $$
 declare
   v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
@@ -4223,11 +4225,14 @@ $$;
 CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
     LANGUAGE sql STABLE
     AS $$
-  with node as materialized (
-    select n.number, n.node, n.attested from hwqueue.numbered_nodes(p_now, p_shard) n
-  ), site as materialized (  -- nodes with the same labels, rack and attestations
+  with site as materialized (  -- nodes with the same labels, rack and attestations
     select p.labels, p.rack, s.attested, s.mask
-    from (select (n.node).profile_id, n.attested, bit_or(set_bit(p_none, n.number, 1)) as mask from node n group by 1, 2) s
+    from (
+      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end as attested,
+             bit_or(set_bit(p_none, k.number, 1)) as mask
+      from hwqueue.node_numbers(p_shard) k
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+      group by 1, 2) s
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
   ), asked as materialized (
     select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
@@ -4264,7 +4269,8 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit v
     group by w.id
   ), known as materialized (  -- by id, if any is named
     select n.number, i.id
-    from node n cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
+    from hwqueue.numbered_nodes(p_now, p_shard) n
+    cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
     where exists (select 1 from work w where w.ids <> '{}')
   ), named as (
     select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
@@ -4273,7 +4279,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit v
     from work w
     join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
     join known k on k.id = i.id
-    join node n on n.number = k.number
+    join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = k.number
     group by w.id
   )
   select w.expr, case when w.so_far <= p_most then
@@ -7458,6 +7464,11 @@ $$;
 
 CREATE FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.fleet_look
     LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off'
     AS $$
 declare
   v_look hwqueue.fleet_look;
@@ -10197,6 +10208,7 @@ $$;
 
 CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'auto'
     AS $$
 declare
   v_idle hwqueue.node_load;
@@ -10384,6 +10396,7 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET work_mem TO '64MB'
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_nestloop TO 'off'
     AS $$
 declare
   v_queue_id int;
@@ -11905,19 +11918,18 @@ CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boo
     AS $$
 declare
   v_most int := 500;
-  -- null: the rest of them
-  v_last bigint := (
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
-  v_new bigint[] := array(
-    select c.class_id
-    from hwqueue.placement_class c
-    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
-      and c.retired_at is null and f.digest is null and c.cost <= hwqueue.judge_budget()
-    order by c.class_id limit v_most);
+  v_last bigint;  -- null: the rest of them
+  v_new bigint[];
   v_old bigint[] := '{}';
 begin
+  select case when count(*) = p_limit then max(w.class_id) end,
+         coalesce((array_agg(w.class_id order by w.class_id) filter (where w.is_wanted and f.digest is null))[1 : v_most], '{}')
+  into v_last, v_new
+  from (
+    select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted
+    from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit) w
+  left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = w.class_id;
   fleets := 0;
   next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
   if v_new = '{}' and not p_again then
@@ -12441,8 +12453,9 @@ $$;
 CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
-    SET enable_seqscan TO 'on'
+    SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
     SET enable_bitmapscan TO 'on'
     SET jit TO 'off'
     SET max_parallel_workers_per_gather TO '0'

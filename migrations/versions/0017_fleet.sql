@@ -76,3 +76,5 @@ drop function if exists hwqueue.is_known_match(hwqueue.placement_class, timestam
 drop function if exists hwqueue.has_match(hwqueue.placement_class, timestamptz, int);
 drop function if exists hwqueue.has_judged(hwqueue.placement_class, xid8[], xid8, int);
 drop function if exists hwqueue.has_live_node(hwqueue.placement_class, bigint, timestamptz, int);
+drop function if exists hwqueue.watch_classes(bigint, int, timestamptz, int);
+drop function if exists hwqueue.note_unmatched(hwqueue.placement_class, timestamptz, int);

@@ -10,19 +10,18 @@ language plpgsql volatile
 as $$
 declare
   v_most int := 500;
-  -- null: the rest of them
-  v_last bigint := (
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
-  v_new bigint[] := array(
-    select c.class_id
-    from hwqueue.placement_class c
-    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
-      and c.retired_at is null and f.digest is null and c.cost <= hwqueue.judge_budget()
-    order by c.class_id limit v_most);
+  v_last bigint;  -- null: the rest of them
+  v_new bigint[];
   v_old bigint[] := '{}';
 begin
+  select case when count(*) = p_limit then max(w.class_id) end,
+         coalesce((array_agg(w.class_id order by w.class_id) filter (where w.is_wanted and f.digest is null))[1 : v_most], '{}')
+  into v_last, v_new
+  from (
+    select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted
+    from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit) w
+  left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = w.class_id;
   fleets := 0;
   next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
   if v_new = '{}' and not p_again then

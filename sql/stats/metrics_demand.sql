@@ -4,7 +4,7 @@
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.demand_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
-language plpgsql stable
+language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
 as $$
 declare
   v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);

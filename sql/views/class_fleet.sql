@@ -50,8 +50,9 @@ $$;
 -- Locks: the shard's row, skip locked.
 create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
-  set plan_cache_mode = force_custom_plan set enable_seqscan = on set enable_hashjoin = on set enable_bitmapscan = on
-  set jit = off set max_parallel_workers_per_gather = 0
+  -- all nodes and hundreds of classes: by hash, whatever the statistics say
+  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
+  set enable_bitmapscan = on set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
   v_found record;

@@ -29,6 +29,9 @@ $$;
 --     serve, who is live, and what each is vouched for now. What was found out with one digest holds wherever it is the same.
 create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
 language plpgsql stable
+  -- all nodes: by hash, whatever the statistics say
+  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
+  set jit = off
 as $$
 declare
   v_look hwqueue.fleet_look;

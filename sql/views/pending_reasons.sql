@@ -13,8 +13,9 @@ create or replace function hwqueue.pending_reasons(p_queue text default null, p_
 returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb,
                pending bigint, oldest_at timestamptz, code text, permanent boolean, message text, nodes_matching int, nodes_free int, nodes_near int)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-  -- one core at most; each call is planned for what it asks
+  -- one core at most; each call is planned for what it asks, and joins by hash whatever the statistics say
   set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode = force_custom_plan
+  set enable_nestloop = off
 as $$
 declare
   v_queue_id int;
