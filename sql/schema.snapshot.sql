@@ -14644,50 +14644,45 @@ $$;
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE
     AS $$
-  with asked as materialized (
-    select c.class_id, t.term_id, t.use, t.domain, (s.value -> 'self')::boolean as is_self, (t.spec #>> '{all,0,lease}')::uuid as lease_id, (
-             select min((x.value ->> 'max_per_domain')::bigint) from jsonb_array_elements(c.spread) x
-             where x.value ? 'max_per_domain' and (x.value ->> 'term')::bigint = s.ordinality - 1) as most
-    from hwqueue.placement_class c
-    cross join lateral jsonb_array_elements(c.terms) with ordinality s
-    join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.terms <> '[]' and t.published_at is not null
-      and t.use in ('away', 'cap', 'toward')
+  with rule as materialized (
+    select r.class_id, r.term_id, r.use, r.most, r.is_self, r.lease_id, t.domain
+    from hwqueue.class_rule r
+    join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id
+    where r.shard_id = p_shard and r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward')
+      and t.published_at is not null
+  ), named as (  -- where the lease that a term names runs, or, for those that want to be with it, has succeeded
+    select x.term_id, x.domain, coalesce(c.node_id, o.node_id) as node_id
+    from (select distinct r.term_id, r.use, r.domain, r.lease_id from rule r where r.lease_id is not null) x
+    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
+    left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id and o.state = 'completed'
   ), place as materialized (
-    select k.term_id, k.domain as value, sum(k.leases) as leases from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id in (select a.term_id from asked a) group by 1, 2 having sum(k.leases) > 0
+    select k.term_id, k.domain as value, sum(k.leases) as leases
+    from hwqueue.term_count k
+    where k.shard_id = p_shard and k.term_id in (select r.term_id from rule r where r.lease_id is null)
+    group by 1, 2 having sum(k.leases) > 0
     union all
-    select a.term_id, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels), 1
-    from (select distinct x.term_id, x.domain, x.lease_id from asked x where x.lease_id is not null) a
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = a.lease_id
-    left join hwqueue.claim r on r.shard_id = p_shard and r.lease_id = a.lease_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(r.node_id, case when o.state = 'completed' and a.term_id in (
-      select x.term_id from asked x where x.use = 'toward') then o.node_id end)
-  ), held as materialized (  -- places that something keeps others out of
-    select t.term_id, t.domain, t.spec, t.anchors, k.domain as value
-    from hwqueue.term t
-    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id
-    where t.shard_id = p_shard and t.use = 'away' and t.published_at is not null
-    group by t.term_id, t.domain, t.spec, t.anchors, k.domain having sum(k.holders) > 0
+    select x.term_id, hwqueue.domain_value(x.domain, n.node_id, n.rack, n.labels), 1
+    from named x join hwqueue.node n on n.shard_id = p_shard and n.node_id = x.node_id
   )
-  select a.class_id, case a.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, a.term_id, a.domain, k.value
-  from asked a
-  join place k on k.term_id = a.term_id
-  where a.use = 'away' or a.use = 'cap' and k.leases + case when a.is_self then 1 else 0 end > a.most
+  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, r.term_id,
+         r.domain, k.value
+  from rule r
+  join place k on k.term_id = r.term_id
+  where r.use = 'away' or r.use = 'cap' and k.leases + r.is_self::int > r.most
   union all
-  select a.class_id, 'required_affinity_unsatisfiable', true, a.term_id, a.domain, k.value
-  from asked a
-  left join place k on k.term_id = a.term_id
-  where a.use = 'toward' and (k.term_id is not null or not a.is_self)  -- a lease may start the group that it requires to be with
+  select r.class_id, 'required_affinity_unsatisfiable', true, r.term_id, r.domain, k.value
+  from rule r
+  left join place k on k.term_id = r.term_id
+  where r.use = 'toward' and (k.term_id is not null or not r.is_self)  -- a lease may start the group that it requires to be with
   union all
-  select x.class_id, 'anti_affinity_conflict', false, h.term_id, h.domain, h.value
-  from held h
-  join (select distinct c.class_id, t.term_id
-        from (select distinct y.term_id, y.spec, y.anchors from held y) t
-        cross join lateral unnest(t.anchors) a(anchor)
-        join (select k as class, k.class_id, s.anchor from hwqueue.placement_class k cross join lateral unnest(hwqueue.selected_anchors(k)) s(anchor)
-              where k.shard_id = p_shard and k.class_id = any (p_class_ids) and exists (select 1 from held)) c on c.anchor = a.anchor
-        where hwqueue.term_selects(t.spec, c.class)) x on x.term_id = h.term_id
+  select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.domain
+  from hwqueue.class_term m
+  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id
+  join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = m.term_id
+  where m.shard_id = p_shard and m.class_id = any (p_class_ids)
+    and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
+  group by m.class_id, m.term_id, t.domain, k.domain having sum(k.holders) > 0
 $$;
 
 CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
