@@ -3443,9 +3443,11 @@ begin
       select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
-    continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
+    delete from hwqueue.class_fleet f where f.ctid = any (array(
+      select o.ctid from hwqueue.class_fleet o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
+    continue when exists (select 1 from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id)
+               or exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
                or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
-    delete from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id;
     delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
@@ -12467,6 +12469,13 @@ begin
   if not found then
     return null;
   end if;
+  -- of classes that went while what was found out of them was not committed yet
+  delete from hwqueue.class_fleet f
+  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
+  delete from hwqueue.class_nodes f
+  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.find_fleets(p_class_ids, 20000, p_now, p_shard) f;
   insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)

@@ -45,7 +45,7 @@ begin
 end
 $$;
 
--- Finds that out of these classes, and remembers it; of one that costs too much to tell, the estimate of its share alone
+-- Finds that out of these classes, remembers it, and forgets those that are gone; of one that costs too much to tell, the estimate of its share alone
 -- (refresh_reach). Returns their number; null when another session is at it, then nothing is done.
 -- Locks: the shard's row, skip locked.
 create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
@@ -61,6 +61,13 @@ begin
   if not found then
     return null;
   end if;
+  -- of classes that went while what was found out of them was not committed yet
+  delete from hwqueue.class_fleet f
+  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
+  delete from hwqueue.class_nodes f
+  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.find_fleets(p_class_ids, 20000, p_now, p_shard) f;
   insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)

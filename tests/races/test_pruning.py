@@ -20,6 +20,13 @@ REMEMBERED = (
     "select (select count(*) from hwqueue.spread_floor), (select count(*) from hwqueue.class_range)"
 )
 CLASSES = "select count(*) from hwqueue.placement_class"
+FIND_OUT = (
+    "select hwqueue.remember_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    " from hwqueue.placement_class"
+)
+DELETE_CLASSES = (
+    "select hwqueue.delete_classes(array_agg(class_id), 10, 0) from hwqueue.placement_class"
+)
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
@@ -109,11 +116,29 @@ def test_beside_an_open_look_at_the_fleet(conn: psycopg.Connection, dsn: str) ->
         sleeper.conn.execute(LOOK)
         other.conn.execute("delete from hwqueue.lease")
         other.conn.execute("delete from hwqueue.ready")
-        other.conn.execute(
-            "select hwqueue.delete_classes(array_agg(class_id), 10, 0) from hwqueue.placement_class"
-        )
+        other.conn.execute(DELETE_CLASSES)
         other.conn.execute("select hwqueue.prune_terms(10, 0)")
         assert other.conn.execute(PRUNE, [10]).fetchall() == [(0,)]
         sleeper.commit()
         other.conn.execute(PRUNE, [10])
         assert other.conn.execute(REMEMBERED).fetchall() == [(0, 0)]
+
+
+def test_beside_an_open_reap(conn: psycopg.Connection, dsn: str) -> None:
+    """What it has found out of a class is held: prune leaves the class, and comes back."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    register(conn)
+    direct.spawn(QUEUE)
+    conn.execute("select hwqueue.reap()")
+    with interleave(dsn, SHORT) as actor:
+        sleeper, other = actor(), actor()
+        sleeper.begin()
+        sleeper.conn.execute(FIND_OUT)
+        other.conn.execute("delete from hwqueue.lease")
+        other.conn.execute("delete from hwqueue.ready")
+        assert other.conn.execute(DELETE_CLASSES).fetchall() == [(0,)]
+        sleeper.commit()
+        assert other.conn.execute(DELETE_CLASSES).fetchall() == [(1,)]
+    assert conn.execute("select from hwqueue.class_fleet").rowcount == 0
+    assert conn.execute("select from hwqueue.class_nodes").rowcount == 0

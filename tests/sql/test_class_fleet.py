@@ -141,7 +141,8 @@ def test_what_is_remembered_is_read(api: Api, clock: Clock, conn: psycopg.Connec
 def test_attestations_that_expire(api: Api, clock: Clock) -> None:
     """Nothing is written then."""
     world = World(api, clock)
-    api.rows("attest_node", node=world.third.node_id, domain="acme", expires_at=clock.now() + MINUTE)
+    until = clock.now() + MINUTE
+    api.rows("attest_node", node=world.third.node_id, domain="acme", expires_at=until)
     world.remember()
     assert sum(row["nodes_matching"] for row in world.seen()) > 0
     trusting = facts(world.seen())[3]
@@ -181,6 +182,18 @@ def test_classes_that_go_are_forgotten(api: Api, clock: Clock, conn: psycopg.Con
         assert conn.execute(orphans.format(table).encode()).fetchone() == (0,)
 
 
+def test_what_is_left_of_a_class_that_went_is_forgotten(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    """One that upkeep was about to write down while the class was pruned."""
+    api.node()
+    orphan = "insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest)"
+    conn.execute(f"{orphan} values (0, 999999999, 0, '-infinity', 1)".encode())
+    World(api, clock).remember()
+    assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
+
+
 def facts(rows: list[Row]) -> list[tuple[Any, ...]]:
     """What a class's row says of nodes."""
-    return [(row["nodes_matching"], row["nodes_free"], row["nodes_near"], row["code"]) for row in rows]
+    columns = ("nodes_matching", "nodes_free", "nodes_near", "code")
+    return [tuple(row[column] for column in columns) for row in rows]
