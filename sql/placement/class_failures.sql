@@ -87,21 +87,15 @@ as $$
     where u.code is not null offset 0) x
 $$;
 
--- Which limits of its spread a class breaks on nodes of which these facts are true; p_counts: as in node_failures.
+-- How a node of which these facts are true breaks a limit of a class's spread, the p_index-th (from 0); null: it does not. p_counts: as in
+-- node_failures.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.spread_failures(p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
-                                                   p_now timestamptz, p_shard int)
-returns table (code text, predicate jsonb)
+create or replace function hwqueue.spread_failure(p_spread jsonb, p_index int, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
+                                                  p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
-  select u.code, s.value
-  from jsonb_array_elements(p_class.spread) with ordinality s
-  cross join lateral (
-    select hwqueue.spread_reason(s.value, p_class, p_facts, coalesce(p_counts -> (s.ordinality - 1)::int,
-      case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end),
-      p_now, p_shard) as code
-    offset 0) u
-  where u.code is not null
+  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
+    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end), p_now, p_shard)
 $$;
 
 -- What is said where something in a domain keeps a class out.
@@ -144,8 +138,11 @@ as $$
   from jsonb_array_elements(p_exprs) e
   cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
   union all
-  select 'spread', u.code, false, null, u.predicate, null
-  from hwqueue.spread_failures(p_class, p_facts, p_counts, p_now, p_shard) u
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code offset 0) u
+  where u.code is not null
   union all
   select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
   where p_kept_out is not null

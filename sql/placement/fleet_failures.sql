@@ -125,24 +125,36 @@ begin
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
       from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
     ), alike as materialized (
-      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of each
-      select a.ordinality, t.facts, hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one; nodes that it names are alike to
+      -- none, nor any where trust is asked for, of which much is said of each
+      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
+                                when a.expr ? 'any' then t.facts end as fact,
+             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
+             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
              case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids then n.node_id end as own,
-             array_agg(n.node_id) as node_ids
+             array_agg(t.node_id) as node_ids
       from facts t
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
       cross join asked a
-      group by 1, 2, 3, 4, 5
+      group by 1, 2, 3, 4, 5, 6
     )
     select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
     from alike g
     join asked a on a.ordinality = g.ordinality
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = g.node_ids[1]
-    cross join lateral hwqueue.expr_failures(a.expr, n, g.facts, p_now) u
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
+      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
     union all
-    select 6, u.ordinality, g.node_ids, 'spread', u.code, false, null, u.predicate
-    from (select f.facts, array_agg(f.node_id) as node_ids from facts f where p_class.spread <> '[]' group by f.facts) g
-    cross join lateral hwqueue.spread_failures(p_class, g.facts, p_known -> 'spread', p_now, p_shard) with ordinality u
+    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
+    from (
+      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
+      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
+      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread', p_now, p_shard) as code offset 0) u
+    where u.code is not null
     union all
     select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(k.domain), null
     from hwqueue.node n
