@@ -39,8 +39,8 @@ as $$
   ), selected as materialized (
     select unnest(a.class_ids) as class_id
     from alike a
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = a.class_ids[1]
-    where hwqueue.term_selects(p_spec, k)
+    where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
+           where k.shard_id = p_shard and k.class_id = a.class_ids[1])
   ), domain as materialized (
     select hwqueue.term_domain(p_spec, p_shard) as domain
   )
