@@ -7749,6 +7749,17 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, codes text[], permanent boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  return query
+    select m.node_id, m.node_name, m.codes = '{}', m.score, m.codes, true = any (m.permanents)
+    from hwqueue.match_fleet(p_placement, p_options, 0, 0, p_shard) m order by m.place;
+end
+$$;
+
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
     LANGUAGE plpgsql
     SET jit TO 'off'
@@ -8530,8 +8541,11 @@ CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_c
   from jsonb_array_elements(p_exprs) e
   cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
   union all
-  select 'spread', u.code, false, null, u.predicate, null
-  from hwqueue.spread_failures(p_class, p_facts, p_counts, p_now, p_shard) u
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code offset 0) u
+  where u.code is not null
   union all
   select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
   where p_kept_out is not null
@@ -12199,19 +12213,30 @@ $$;
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
+  with alike as materialized (  -- all that term_selects asks of a class; very many may run that differ in what they need
+    select array_agg(k.class_id) as class_ids
+    from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+    group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
+  ), selected as materialized (
+    select unnest(a.class_ids) as class_id
+    from alike a
+    where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
+           where k.shard_id = p_shard and k.class_id = a.class_ids[1])
+  ), domain as materialized (
+    select hwqueue.term_domain(p_spec, p_shard) as domain
+  )
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
-    select coalesce(hwqueue.term_place(p_spec, hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+    select coalesce(hwqueue.term_place(p_spec, d.domain, n.node_id, n.rack, n.labels), '') as place,
            count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
            count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
                               and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-    from hwqueue.claim c
+    from domain d
+    cross join selected k
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.class_id = any (array(
-      select k.class_id from hwqueue.placement_class k
-      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and hwqueue.term_selects(p_spec, k)))
     group by 1
   ) r
 $$;
@@ -13907,17 +13932,11 @@ CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.place
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
-CREATE FUNCTION hwqueue.spread_failures(p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(code text, predicate jsonb)
+CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE
     AS $$
-  select u.code, s.value
-  from jsonb_array_elements(p_class.spread) with ordinality s
-  cross join lateral (
-    select hwqueue.spread_reason(s.value, p_class, p_facts, coalesce(p_counts -> (s.ordinality - 1)::int,
-      case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end),
-      p_now, p_shard) as code
-    offset 0) u
-  where u.code is not null
+  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
+    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end), p_now, p_shard)
 $$;
 
 CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
@@ -15438,24 +15457,36 @@ begin
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
       from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
     ), alike as materialized (
-      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of each
-      select a.ordinality, t.facts, hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one; nodes that it names are alike to
+      -- none, nor any where trust is asked for, of which much is said of each
+      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
+                                when a.expr ? 'any' then t.facts end as fact,
+             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
+             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
              case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids then n.node_id end as own,
-             array_agg(n.node_id) as node_ids
+             array_agg(t.node_id) as node_ids
       from facts t
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
       cross join asked a
-      group by 1, 2, 3, 4, 5
+      group by 1, 2, 3, 4, 5, 6
     )
     select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
     from alike g
     join asked a on a.ordinality = g.ordinality
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = g.node_ids[1]
-    cross join lateral hwqueue.expr_failures(a.expr, n, g.facts, p_now) u
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
+      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
     union all
-    select 6, u.ordinality, g.node_ids, 'spread', u.code, false, null, u.predicate
-    from (select f.facts, array_agg(f.node_id) as node_ids from facts f where p_class.spread <> '[]' group by f.facts) g
-    cross join lateral hwqueue.spread_failures(p_class, g.facts, p_known -> 'spread', p_now, p_shard) with ordinality u
+    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
+    from (
+      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
+      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
+      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread', p_now, p_shard) as code offset 0) u
+    where u.code is not null
     union all
     select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(k.domain), null
     from hwqueue.node n
@@ -18658,6 +18689,11 @@ REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard intege
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
@@ -19229,7 +19265,7 @@ REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.pla
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_failures(p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 

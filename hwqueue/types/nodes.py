@@ -258,6 +258,22 @@ class NodeMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCodes:
+    """What a node is to a placement, without the words of `NodeMatch`.
+
+    codes: those of its reasons, in their order. permanent: one of them holds until the node or the
+    lease changes.
+    """
+
+    node_id: UUID
+    node_name: str
+    eligible: bool
+    score: float
+    codes: tuple[str, ...]
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatchPage:
     """What all nodes are to a placement, counted, and some of them, the best first.
 

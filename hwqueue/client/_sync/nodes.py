@@ -17,6 +17,7 @@ from hwqueue.types import (
     MatchPage,
     Node,
     NodeClaim,
+    NodeCodes,
     NodeMatch,
     NodeSpec,
     PruneResult,
@@ -103,6 +104,30 @@ class Nodes(Caller):
         return self._rows(
             calls.MATCH_NODES,
             NodeMatch,
+            p_placement=plain(placement, "placement"),
+            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_shard=shard,
+        )
+
+    def match_codes(
+        self,
+        placement: AsJson | Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        labels: Mapping[str, str] | None = None,
+        shard: int = 0,
+    ) -> list[NodeCodes]:
+        """The same without the words, for who counts or colours all nodes: a fraction of the data.
+
+        Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
+        SQL: match_codes. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.MATCH_CODES,
+            NodeCodes,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue, task, tenant, service_id, labels),
             p_shard=shard,

@@ -16,7 +16,7 @@ from hwqueue.dashboard.door import seen
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
-from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeMatch, NodeUsage
+from hwqueue.types import NodeClaim, NodeCodes, NodeCore, NodeGpu, NodeUsage
 
 PAGE_SIZES = (50, 100, 200)
 STATES = ("live", "silent", "cordoned", "draining")
@@ -154,19 +154,19 @@ async def fleet_fit(request: Request) -> Response:
             "as_of": words.iso(kept.at),
             "name": [row.node_name for row in kept.value],
             "verdict": [verdict(row) for row in kept.value],
-            "rule": [row.reasons[0].code if row.reasons else "" for row in kept.value],
+            "rule": [row.codes[0] if row.codes else "" for row in kept.value],
         },
         headers={"Cache-Control": "private, no-cache"},
     )
 
 
-def verdict(row: NodeMatch) -> int:
+def verdict(row: NodeCodes) -> int:
     """How near a node is to taking a class."""
     if row.eligible:
         return 0
-    if not any(reason.permanent for reason in row.reasons):
+    if not row.permanent:
         return 1
-    return 2 if len(row.reasons) == 1 else 3
+    return 2 if len(row.codes) == 1 else 3
 
 
 @dataclass(frozen=True, slots=True)
