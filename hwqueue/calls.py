@@ -173,8 +173,8 @@ MATCH_PAGE = _call(
     {"p_options": "jsonb", **_LIMIT, "p_skip": "integer"},
     types.MatchPage,
 )
-MATCH_CODES = _call(
-    "match_codes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeCodes
+MATCH_GROUPS = _call(
+    "match_groups", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeGroup
 )
 NODE_CLAIMS = _call("node_claims", _NODE, _LIMIT, types.NodeClaim)
 CORDON_NODE = _call("cordon_node", _NODE)

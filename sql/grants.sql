@@ -15,7 +15,7 @@ grant execute on function
   hwqueue.get_lease(uuid, int),
   hwqueue.match_nodes(jsonb, jsonb, int),
   hwqueue.match_page(jsonb, jsonb, int, int, int),
-  hwqueue.match_codes(jsonb, jsonb, int)
+  hwqueue.match_groups(jsonb, jsonb, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 
 -- Workers: register themselves, claim, keep alive, settle.

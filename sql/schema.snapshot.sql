@@ -7749,17 +7749,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, codes text[], permanent boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  return query
-    select m.node_id, m.node_name, m.codes = '{}', m.score, m.codes, true = any (m.permanents)
-    from hwqueue.match_fleet(p_placement, p_options, 0, 0, p_shard) m order by m.place;
-end
-$$;
-
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
     LANGUAGE plpgsql
     SET jit TO 'off'
@@ -7829,6 +7818,20 @@ begin
     left join kind k on k.failures = v.failures
     left join told t on t.kind = k.kind
     order by v.place;
+end
+$$;
+
+CREATE FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  return query
+    select m.codes = '{}', m.codes, p.permanent, count(*), jsonb_agg(m.node_name order by m.place)
+    from hwqueue.match_fleet(p_placement, p_options, 0, 0, p_shard) m
+    cross join lateral (select true = any (m.permanents) as permanent) p
+    group by m.codes, p.permanent
+    order by m.codes = '{}' desc, count(*) desc, m.codes, p.permanent;
 end
 $$;
 
@@ -18689,12 +18692,12 @@ REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard intege
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.match_codes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
-
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;

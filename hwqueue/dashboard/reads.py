@@ -28,7 +28,7 @@ from hwqueue.types import (
     Minute,
     Node,
     NodeClaim,
-    NodeCodes,
+    NodeGroup,
     NodeMatch,
     NodeUsage,
     PendingReason,
@@ -258,15 +258,15 @@ class Reads:
             ),
         )
 
-    async def fit(self, class_id: int) -> Kept[Sequence[NodeCodes]]:
-        """Every node and a placement class: may it take it now, and if not, why, without words.
+    async def fit(self, class_id: int) -> Kept[Sequence[NodeGroup]]:
+        """All nodes and a placement class: may they take it now, and if not, by which codes.
 
         Raises: ClassUnknown.
         """
 
-        async def ask(client: AsyncClient) -> Sequence[NodeCodes]:
+        async def ask(client: AsyncClient) -> Sequence[NodeGroup]:
             asked = await _find_class(client, class_id, self.shard)
-            return await client.match_codes(
+            return await client.match_groups(
                 asked.placement,
                 queue=asked.queue,
                 task=asked.task_name,
@@ -276,7 +276,7 @@ class Reads:
                 shard=self.shard,
             )
 
-        return await self._shared("match_codes", SLOW, ask, class_id)
+        return await self._shared("match_groups", SLOW, ask, class_id)
 
     async def what_if(self, spec: Mapping[str, Any]) -> list[ServedClass]:
         """Which pending classes such nodes could run. Raises: BadArgument."""

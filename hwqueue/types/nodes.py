@@ -258,19 +258,18 @@ class NodeMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCodes:
-    """What a node is to a placement, without the words of `NodeMatch`.
+class NodeGroup:
+    """Nodes of which the same is told of a placement, without the words of `NodeMatch`.
 
-    codes: those of its reasons, in their order. permanent: one of them holds until the node or the
-    lease changes.
+    codes: those of the reasons, in their order; none where `eligible`. permanent: one of them holds
+    until the node or the lease changes. node_names: the best node first.
     """
 
-    node_id: UUID
-    node_name: str
     eligible: bool
-    score: float
     codes: tuple[str, ...]
     permanent: bool
+    nodes: int
+    node_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

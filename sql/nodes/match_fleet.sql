@@ -1,4 +1,4 @@
--- What match_nodes, match_page and match_codes have in common: a placement judged on every registered node, by the rules and the score that claims
+-- What match_nodes, match_page and match_groups have in common: a placement judged on every registered node, by the rules and the score that claims
 -- go by. A row for each node, in the order of place, from 1: the best first. codes, permanents: why not, rule by rule, and whether for good;
 -- empty: it could run it now. reasons: the same in words, only of the p_limit nodes after the first p_skip (p_limit null: all of them).
 -- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.

@@ -1,4 +1,4 @@
--- The nodes of which match_nodes says something else than the rules do when they are asked of each node by itself; or match_codes than
+-- The nodes of which match_nodes says something else than the rules do when they are asked of each node by itself; or match_groups than
 -- match_nodes.
 with asked as materialized (
   select q.*, t.now, hwqueue.recount_terms(q.for_class, null, t.now, 0) as recount
@@ -23,12 +23,16 @@ with asked as materialized (
            where r.value ->> 'code' not in ('node_not_live', 'queue_paused')) as own_reasons
   from hwqueue.match_nodes(%(placement)s::jsonb, %(options)s::jsonb) m
 )
-select node_id, a.reasons, t.reasons, a.score, t.score, c.codes, c.permanent
+select a.node_id, a.reasons, t.reasons, a.score, t.score, c.codes, c.permanent
 from alone a
-full join together t using (node_id)
-full join hwqueue.match_codes(%(placement)s::jsonb, %(options)s::jsonb) c using (node_id)
+full join together t on t.node_id = a.node_id
+full join (
+  select g.*, n.name
+  from hwqueue.match_groups(%(placement)s::jsonb, %(options)s::jsonb) g cross join jsonb_array_elements_text(g.node_names) n(name)
+) c on c.name = t.node_name
 where a.reasons is distinct from t.own_reasons
   or a.score is distinct from t.score
-  or (c.node_name, c.eligible, c.score) is distinct from (t.node_name, t.eligible, t.score)
+  or c.eligible is distinct from t.eligible
+  or c.nodes is distinct from jsonb_array_length(c.node_names)
   or c.codes is distinct from array(select r.value ->> 'code' from jsonb_array_elements(t.reasons) with ordinality r order by r.ordinality)
   or c.permanent is distinct from t.reasons @> '[{"permanent": true}]'

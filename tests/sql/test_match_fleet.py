@@ -82,8 +82,36 @@ def test_a_code_counts_once_for_a_node(api: Api) -> None:
     require = [{"label": key, "op": "in", "values": ["c"]} for key in ("zone", "model")]
     page = api.row("match_page", placement={"require": require})
     assert page["reasons"] == {"label_mismatch": 2}
-    codes = [row["codes"] for row in api.rows("match_codes", placement={"require": require})]
-    assert codes == [["label_mismatch", "label_mismatch"]] * 2
+    [group] = api.rows("match_groups", placement={"require": require})
+    assert (group["codes"], group["nodes"]) == (["label_mismatch", "label_mismatch"], 2)
+
+
+def test_groups_that_could_run_it_come_first_then_the_largest(api: Api) -> None:
+    """In each the best node first: names alone tell these nodes apart."""
+    names = {}
+    for zone in ("b", "c", "b", "a", "c", "b"):
+        node = api.node(labels={"zone": zone}, capacity={"cpu_milli": 1000 if zone != "b" else 1})
+        names.setdefault(zone, []).append(node.name)
+    wanted = {
+        "require": [{"label": "zone", "op": "not_in", "values": ["c"]}],
+        "resources": {"cpu_milli": 100},
+    }
+    assert api.rows("match_groups", placement=wanted) == [
+        group([], False, names["a"]),
+        group(["insufficient_capacity"], True, names["b"]),
+        group(["label_mismatch"], True, names["c"]),
+    ]
+
+
+def group(codes: list[str], permanent: bool, names: list[str]) -> Row:
+    """A row of match_groups."""
+    return {
+        "eligible": not codes,
+        "codes": codes,
+        "permanent": permanent,
+        "nodes": len(names),
+        "node_names": sorted(names),
+    }
 
 
 def test_a_node_that_was_silent_or_whose_queue_is_paused(api: Api) -> None:
@@ -91,8 +119,8 @@ def test_a_node_that_was_silent_or_whose_queue_is_paused(api: Api) -> None:
     api.conn.execute("update hwqueue.node_state set seen_at = '2000-01-01'")
     api.rows("pause_queue", queue=queue)
     options = {"queue": queue, "task": TASK}
-    [row] = api.rows("match_codes", placement={}, options=options)
-    assert row["node_id"] == node.node_id
+    [row] = api.rows("match_groups", placement={}, options=options)
+    assert row["node_names"] == [node.name]
     assert (row["eligible"], row["permanent"]) == (False, False)
     assert row["codes"] == ["node_not_live", "queue_paused"]
     [match] = api.rows("match_nodes", placement={}, options=options)

@@ -16,7 +16,7 @@ from hwqueue.types import (
     MatchPage,
     Node,
     NodeClaim,
-    NodeCodes,
+    NodeGroup,
     NodeMatch,
     NodeSpec,
     PruneResult,
@@ -108,7 +108,7 @@ class AsyncNodes(AsyncCaller):
             p_shard=shard,
         )
 
-    async def match_codes(
+    async def match_groups(
         self,
         placement: AsJson | Mapping[str, Any],
         *,
@@ -118,15 +118,15 @@ class AsyncNodes(AsyncCaller):
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
         shard: int = 0,
-    ) -> list[NodeCodes]:
-        """The same without the words, for who counts or colours all nodes: a fraction of the data.
+    ) -> list[NodeGroup]:
+        """The same without the words, by groups of nodes that are told the same codes.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
-        SQL: match_codes. Safe inside your transaction: yes.
+        SQL: match_groups. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.MATCH_CODES,
-            NodeCodes,
+            calls.MATCH_GROUPS,
+            NodeGroup,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue, task, tenant, service_id, labels),
             p_shard=shard,

@@ -17,7 +17,7 @@ from hwqueue.types import (
     MatchPage,
     Node,
     NodeClaim,
-    NodeCodes,
+    NodeGroup,
     NodeMatch,
     NodeSpec,
     PruneResult,
@@ -109,7 +109,7 @@ class Nodes(Caller):
             p_shard=shard,
         )
 
-    def match_codes(
+    def match_groups(
         self,
         placement: AsJson | Mapping[str, Any],
         *,
@@ -119,15 +119,15 @@ class Nodes(Caller):
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
         shard: int = 0,
-    ) -> list[NodeCodes]:
-        """The same without the words, for who counts or colours all nodes: a fraction of the data.
+    ) -> list[NodeGroup]:
+        """The same without the words, by groups of nodes that are told the same codes.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
-        SQL: match_codes. Safe inside your transaction: yes.
+        SQL: match_groups. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.MATCH_CODES,
-            NodeCodes,
+            calls.MATCH_GROUPS,
+            NodeGroup,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue, task, tenant, service_id, labels),
             p_shard=shard,
