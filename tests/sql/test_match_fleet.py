@@ -88,7 +88,7 @@ def test_a_code_counts_once_for_a_node(api: Api) -> None:
 
 def test_groups_that_could_run_it_come_first_then_the_largest(api: Api) -> None:
     """In each the best node first: names alone tell these nodes apart."""
-    names = {}
+    names: dict[str, list[str]] = {}
     for zone in ("b", "c", "b", "a", "c", "b"):
         node = api.node(labels={"zone": zone}, capacity={"cpu_milli": 1000 if zone != "b" else 1})
         names.setdefault(zone, []).append(node.name)
