@@ -2745,7 +2745,8 @@ declare
   v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
   v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
 begin
-  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, p_class.custom,
+  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
+      p_class.gpu_wanted, p_class.custom,
                           v_room, v_cpu, v_gpu);
 end
 $$;
@@ -4173,14 +4174,18 @@ $$;
 CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) RETURNS TABLE(stage text, code text, permanent boolean)
     LANGUAGE sql STABLE
     AS $$
-  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end,
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust'
+         else 'labels' end,
          u.code, x.is_fixed
-  from (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  from (select p_node.resources || p_node.gpu_ids as resources,
+               hwqueue.attested_at(p_node, p_now) as attested offset 0) k
   cross join lateral (
-    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts, k.attested) as code
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts,
+        k.attested) as code
     offset 0) u
   cross join lateral (
-    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null, k.attested) is not null
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null,
+        k.attested) is not null
              as is_fixed
     where u.code is not null offset 0) x
 $$;
@@ -4883,29 +4888,35 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
     AS $$
 begin
   return query
-    with odd as materialized (  -- most nodes are live and not cordoned, and most classes and nodes know no isolation: one look finds the others
-      select n.node_id, n.cordoned_at is not null as is_cordoned, not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
+    -- most nodes are live and not cordoned, most classes and nodes know no isolation: one look finds others
+    with odd as materialized (
+      select n.node_id, n.cordoned_at is not null as is_cordoned,
+             not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
              n.cpu_isolation, n.gpu_exclusivity, n.gpu_share_mode,
              case when n.gpu_ids && p_class.gpu_wanted then n.gpu_ids else '{}' end as gpu_ids,
              case when n.gpu_ids && p_class.gpu_wanted then n.gpu_parents else '{}' end as gpu_parents
       from hwqueue.node n
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
       cross join lateral (
-        select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null or p_class.gpu_wanted <> '{}'
+        select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
+               or p_class.gpu_wanted <> '{}'
                or n.gpu_share_mode <> 'fractional' as has_manner) d
       where n.shard_id = p_shard and n.deregistered_at is null
         and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
     )
-    select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks
+    select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
+           x.message, x.predicate, x.lacks
     from (
-      select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage, 'no_handler' as code, true as permanent,
+      select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
+             'no_handler' as code, true as permanent,
              hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
       from hwqueue.unserving_nodes(p_class, p_shard) u
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
       where n.deregistered_at is null
       group by u.predicate
       union all
-      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null from hwqueue.unlike_labels(p_class, p_shard) f
+      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
+      from hwqueue.unlike_labels(p_class, p_shard) f
       union all
       select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
       from (
@@ -4914,16 +4925,20 @@ begin
         join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id
         where p.shard_id = p_shard and p.taints <> '[]' and n.deregistered_at is null
         group by p.taints) g
-      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate)) with ordinality t
+      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
+        with ordinality t
       union all
       -- a class that names a device is judged by its nodes, after what they are named for
-      select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation', c.code, true, c.message, c.predicate, null
+      select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',
+             c.code, true, c.message, c.predicate, null
       from (
-        select o.cpu_isolation, o.gpu_exclusivity, o.gpu_share_mode, o.gpu_ids, o.gpu_parents, array_agg(o.node_id) as node_ids
+        select o.cpu_isolation, o.gpu_exclusivity, o.gpu_share_mode, o.gpu_ids, o.gpu_parents,
+               array_agg(o.node_id) as node_ids
         from odd o
         where o.has_manner
         group by 1, 2, 3, 4, 5) g
-      cross join lateral hwqueue.isolation_conflicts(p_class, g.cpu_isolation, g.gpu_exclusivity, g.gpu_share_mode, g.gpu_ids, g.gpu_parents)
+      cross join lateral hwqueue.isolation_conflicts(
+        p_class, g.cpu_isolation, g.gpu_exclusivity, g.gpu_share_mode, g.gpu_ids, g.gpu_parents)
         with ordinality c
       union all
       select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
@@ -4956,19 +4971,23 @@ declare
 begin
   return query
     with facts as materialized (
-      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t where v_prefers_others or v_prefers_spread
+      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t
+      where v_prefers_others or v_prefers_spread
     ), liked as materialized (
       select m.node_id, g.affinity
       from (
         select array_agg(n.node_id) as node_ids, x.facts, hwqueue.class_affinity(
-                 p_class, hwqueue.labels_seen(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts, x.taints) as affinity
+                 p_class, hwqueue.labels_seen(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
+                   x.taints) as affinity
         from hwqueue.node n
         left join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
           and p.taints @> '[{"effect": "prefer_no_schedule"}]'
         left join facts t on v_prefers_others and t.node_id = n.node_id
         cross join lateral (
-          select coalesce(t.facts, '[]') as facts, coalesce(p.taints, '[]') as taints, case when v_sight.sees_rack then n.rack end as rack,
-                 v_sight.trusts <> '{}' or n.node_id = any (v_sight.ids) or (n.resources || n.gpu_ids) && v_sight.ids as is_named) i
+          select coalesce(t.facts, '[]') as facts, coalesce(p.taints, '[]') as taints,
+                 case when v_sight.sees_rack then n.rack end as rack,
+                 v_sight.trusts <> '{}' or n.node_id = any (v_sight.ids) or (n.resources || n.gpu_ids)
+                   && v_sight.ids as is_named) i
         cross join lateral (
           select i.*, case when i.is_named then n.node_id end as own,
                  case when i.is_named then n.resources || n.gpu_ids else '{}' end as resources) x
@@ -4978,21 +4997,26 @@ begin
       cross join lateral unnest(g.node_ids) m(node_id)
     ), around as materialized (
       select m.node_id, s.spread
-      from (select f.facts, array_agg(f.node_id) as node_ids from facts f where v_prefers_spread group by f.facts) g
+      from (select f.facts, array_agg(f.node_id) as node_ids from facts f
+            where v_prefers_spread group by f.facts) g
       cross join lateral (
-        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread', p_now, p_shard) as spread offset 0) s
+        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread', p_now,
+            p_shard) as spread offset 0) s
       cross join lateral unnest(g.node_ids) m(node_id)
     )
     select r.node_id, hwqueue.lease_score(
              p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread, coalesce(l.affinity, 0),
              case when r.room is null then 0
-                  else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_reach, r.room) end,
+                  else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count,
+                      p_class.gpu_milli, p_reach, r.room) end,
              coalesce(a.spread, 0))
     from (
-      select n.node_id, hwqueue.cpu_needed(p_class.cpu_milli, hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
+      select n.node_id,
+             hwqueue.cpu_needed(p_class.cpu_milli,
+                 hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
              -- without GPUs on either side the fit is 0
-             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(
-               n, coalesce(u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
+             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(n, coalesce(
+               u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
       from hwqueue.node n
       left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null
@@ -5777,7 +5801,8 @@ CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   -- in the order of the table's columns
-  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0, array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
+      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
              array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
@@ -6265,13 +6290,16 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     AS $$
   with rule as materialized (
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
-           min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id  -- what is counted as one
+           -- what is counted as one
+           min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
   ), failing as materialized (
-    select m.node_id, r.failure, r.rule_id, r.rank, r.permanent from rule r cross join lateral unnest(r.node_ids) m(node_id)
+    select m.node_id, r.failure, r.rule_id, r.rank, r.permanent
+    from rule r cross join lateral unnest(r.node_ids) m(node_id)
   ), verdict as materialized (
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
-           coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
+           coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
+           coalesce(x.fixed, 0) as fixed,
            coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
@@ -6293,8 +6321,10 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     where p_prefers and v.first_rank >= 9
   ), counted as materialized (
     select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
-           count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.by_name) filter (where f.is_alone))[1:3] as alone_samples,
-           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.by_name) filter (where f.is_first))[1:3] as first_samples
+           count(*) filter (where f.is_alone) as alone,
+           (array_agg(f.name order by f.by_name) filter (where f.is_alone))[1:3] as alone_samples,
+           count(*) filter (where f.is_first) as first,
+           (array_agg(f.name order by f.by_name) filter (where f.is_first))[1:3] as first_samples
     from (
       select f.*, v.name, v.by_name, v.first_rank = f.rank as is_first,
              case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
@@ -6303,8 +6333,10 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     where f.is_alone or f.is_first
     group by f.rule_id
   ), grouped as materialized (
-    select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples, jsonb_strip_nulls(jsonb_build_object(
-             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate, 'lacks', r.lacks)) as rule
+    select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples,
+           jsonb_strip_nulls(jsonb_build_object(
+             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate,
+             'lacks', r.lacks)) as rule
     from counted c join rule r on r.failure = c.rule_id
   )
   select jsonb_build_object(
@@ -7775,12 +7807,14 @@ begin
     ), verdict as materialized (
       select row_number() over (order by v.is_eligible desc, v.score desc, v.name) as place, v.*
       from (
-        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live and v_queue.paused_at is null as is_eligible
+        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live
+               and v_queue.paused_at is null as is_eligible
         from hwqueue.node n
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
         cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
         left join failed f on f.node_id = n.node_id
-        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c on c.node_id = n.node_id
+        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
+          on c.node_id = n.node_id
         where n.shard_id = p_shard and n.deregistered_at is null) v
     ), kind as materialized (  -- nodes that fail the same are told the same
       select row_number() over () as kind, v.failures,
@@ -7789,13 +7823,15 @@ begin
     ), part as materialized (
       select k.kind, k.is_shown, u.failure from kind k cross join lateral unnest(k.failures) u(failure)
     ), worded as materialized (
-      select f.failure, hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
-                                               hwqueue.read_load(n.node_id, p_shard)) as reason
+      select f.failure,
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
+                                    hwqueue.read_load(n.node_id, p_shard)) as reason
       from failing f
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
       where f.failure in (select p.failure from part p where p.is_shown)
     ), told as materialized (
-      select p.kind, array_agg(f.code order by f.failure) as codes, array_agg(f.permanent order by f.failure) as permanents,
+      select p.kind, array_agg(f.code order by f.failure) as codes,
+             array_agg(f.permanent order by f.failure) as permanents,
              case when p.is_shown then jsonb_agg(w.reason order by f.failure) end as reasons
       from part p
       join failing f on f.failure = p.failure
@@ -7809,9 +7845,11 @@ begin
              || case when v_queue.paused_at is null then '{}' else array[false] end,
            case when v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true) then
              coalesce(t.reasons, '[]')
-             || case when v.is_live then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
+             || case when v.is_live then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
                   'permanent', false, 'message', format('no sign of life since %s', v.seen_at))) end
-             || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
+             || case when v_queue.paused_at is null then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
                   'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end
            end
     from verdict v
@@ -7858,7 +7896,8 @@ begin
   end if;
   return query
     with judged as materialized (
-      select m.*, m.codes = '{}' as is_eligible from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
+      select m.*, m.codes = '{}' as is_eligible
+      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
     )
     select count(*)::int, (count(*) filter (where j.is_eligible))::int,
            (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
@@ -7866,7 +7905,8 @@ begin
                   from (select d.codes, count(*) as nodes from judged d group by d.codes) i
                   cross join lateral (select distinct x as code from unnest(i.codes) x) e
                   group by e.code) c),
-           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name, 'eligible', j.is_eligible, 'score', j.score,
+           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name,
+                                                 'eligible', j.is_eligible, 'score', j.score,
                                                  'reasons', j.reasons) order by j.place)
                       filter (where j.reasons is not null), '[]')
     from judged j;
@@ -7879,20 +7919,23 @@ CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_sha
 declare
   v_service uuid;
 begin
-  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'],
+                               'options');
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
   p_placement := hwqueue.normalise_placement(p_placement, 'placement');
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
-  for_class := hwqueue.draft_class(for_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+  for_class := hwqueue.draft_class(for_queue.queue_id,
+      hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
     hwqueue.service_away_from(v_service, p_shard), p_shard);
   perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
   select r.share into reach
-  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
+  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id
+    and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
 end
 $$;
@@ -8547,7 +8590,8 @@ CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_c
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code offset 0) u
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
+        p_shard) as code offset 0) u
   where u.code is not null
   union all
   select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
@@ -8628,12 +8672,15 @@ begin
   v_room.gpu_whole := 0;
   v_room.gpu_parts_free := 0;
   if p_node.gpu_ids <> '{}' then
-    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
+    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used
+      else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
     v_room.gpu_whole := cardinality(array_positions(v_used, 0));
-    if v_used <> '{}' and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
+    if v_used <> '{}'
+      and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
       -- no device is shared, as on most nodes: said without a query, which costs three times as much
       v_room.gpu_free := array_replace(array_replace(array_replace(v_used, 0, -1), 1000, 0), -1, 1000);
-      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole]) || array_fill(1000, array[v_room.gpu_whole]);
+      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole])
+        || array_fill(1000, array[v_room.gpu_whole]);
       v_room.gpu_total := 1000 * v_room.gpu_whole;
       v_room.gpu_most := case when v_room.gpu_whole > 0 then 1000 else 0 end;
     else
@@ -12216,10 +12263,12 @@ $$;
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-  with alike as materialized (  -- all that term_selects asks of a class; very many may run that differ in what they need
+  -- all that term_selects asks of a class; very many may run that differ in what they need
+  with alike as materialized (
     select array_agg(k.class_id) as class_ids
     from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+    where k.shard_id = p_shard
+      and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
     group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
   ), selected as materialized (
     select unnest(a.class_ids) as class_id
@@ -13939,7 +13988,8 @@ CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class 
     LANGUAGE sql STABLE
     AS $$
   select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
-    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end), p_now, p_shard)
+    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
+    p_now, p_shard)
 $$;
 
 CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
@@ -15248,17 +15298,20 @@ begin
     from (
       select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
       from (
-        select r.*, hwqueue.shortage(r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
-                                     p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
+        select r.*, hwqueue.shortage(
+                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
+                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
         from (
           select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
           from (
-            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus, n.core_numa,
-                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id end as own,
+            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
+                   n.core_numa,
+                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
+                        end as own,
                    hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
                    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
-                   hwqueue.node_headroom(
-                     n, coalesce(u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
+                   hwqueue.node_headroom(n, coalesce(
+                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
             from hwqueue.node n
             left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
             where n.shard_id = p_shard and n.deregistered_at is null
@@ -15266,14 +15319,16 @@ begin
           offset 0) r
         offset 0) s
       where s.lacks_now <> 0
-      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa, s.own,
+      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
+               s.own,
                case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
       offset 0) g
     cross join lateral (
       select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
       from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
     cross join lateral hwqueue.room_failures(
-      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu)) with ordinality f;
+      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
+      with ordinality f;
 end
 $$;
 
@@ -15426,13 +15481,15 @@ begin
     )
     select g.ordinality, g.node_ids, u.code, a.expr
     from (
-      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels, case when x.sees_rack then n.rack end as rack,
+      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
+             case when x.sees_rack then n.rack end as rack,
              array_agg(n.node_id) as node_ids
       from asked x cross join hwqueue.node n
       where n.shard_id = p_shard and n.deregistered_at is null
       group by 1, 2, 3) g
     join asked a on a.ordinality = g.ordinality
-    cross join lateral (select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
+    cross join lateral (
+      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
     where u.code is not null;
 end
 $$;
@@ -15445,8 +15502,10 @@ declare
   v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
   -- looked up for every node: an object is searched, a join could become a loop over all places
   v_kept_at jsonb := (
-    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true) from jsonb_array_elements(p_known -> 'kept_out') k);
-  v_domains text[] := array(select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
+    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
+    from jsonb_array_elements(p_known -> 'kept_out') k);
+  v_domains text[] := array(
+    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
 begin
   if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
     return;
@@ -15454,19 +15513,22 @@ begin
   return query
     with facts as materialized (
       select n.node_id, coalesce(t.facts, '[]') as facts
-      from hwqueue.node n left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
+      from hwqueue.node n
+      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null
     ), asked as materialized (
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
       from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
     ), alike as materialized (
-      -- of one other lease or selection it is all one in which place a node is, as long as it is in one; nodes that it names are alike to
-      -- none, nor any where trust is asked for, of which much is said of each
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
+      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
+      -- each
       select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
                                 when a.expr ? 'any' then t.facts end as fact,
              t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
              hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
-             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids then n.node_id end as own,
+             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
+                  then n.node_id end as own,
              array_agg(t.node_id) as node_ids
       from facts t
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
@@ -15488,14 +15550,17 @@ begin
       group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
     join facts t on t.node_id = g.node_ids[1]
     cross join lateral (
-      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread', p_now, p_shard) as code offset 0) u
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
+          p_now, p_shard) as code offset 0) u
     where u.code is not null
     union all
-    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(k.domain), null
+    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
+           hwqueue.kept_out_words(k.domain), null
     from hwqueue.node n
     cross join lateral (
       select d as domain from unnest(v_domains) d
-      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels)) order by d limit 1) k
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
+      order by d limit 1) k
     where n.shard_id = p_shard and n.deregistered_at is null
     group by k.domain;
 end

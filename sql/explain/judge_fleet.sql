@@ -12,13 +12,16 @@ language sql stable
 as $$
   with rule as materialized (
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
-           min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id  -- what is counted as one
+           -- what is counted as one
+           min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
   ), failing as materialized (
-    select m.node_id, r.failure, r.rule_id, r.rank, r.permanent from rule r cross join lateral unnest(r.node_ids) m(node_id)
+    select m.node_id, r.failure, r.rule_id, r.rank, r.permanent
+    from rule r cross join lateral unnest(r.node_ids) m(node_id)
   ), verdict as materialized (
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
-           coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
+           coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
+           coalesce(x.fixed, 0) as fixed,
            coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
@@ -40,8 +43,10 @@ as $$
     where p_prefers and v.first_rank >= 9
   ), counted as materialized (
     select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
-           count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.by_name) filter (where f.is_alone))[1:3] as alone_samples,
-           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.by_name) filter (where f.is_first))[1:3] as first_samples
+           count(*) filter (where f.is_alone) as alone,
+           (array_agg(f.name order by f.by_name) filter (where f.is_alone))[1:3] as alone_samples,
+           count(*) filter (where f.is_first) as first,
+           (array_agg(f.name order by f.by_name) filter (where f.is_first))[1:3] as first_samples
     from (
       select f.*, v.name, v.by_name, v.first_rank = f.rank as is_first,
              case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
@@ -50,8 +55,10 @@ as $$
     where f.is_alone or f.is_first
     group by f.rule_id
   ), grouped as materialized (
-    select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples, jsonb_strip_nulls(jsonb_build_object(
-             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate, 'lacks', r.lacks)) as rule
+    select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples,
+           jsonb_strip_nulls(jsonb_build_object(
+             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate,
+             'lacks', r.lacks)) as rule
     from counted c join rule r on r.failure = c.rule_id
   )
   select jsonb_build_object(

@@ -1,9 +1,12 @@
--- What match_nodes, match_page and match_groups have in common: a placement judged on every registered node, by the rules and the score that claims
--- go by. A row for each node, in the order of place, from 1: the best first. codes, permanents: why not, rule by rule, and whether for good;
--- empty: it could run it now. reasons: the same in words, only of the p_limit nodes after the first p_skip (p_limit null: all of them).
+-- What match_nodes, match_page and match_groups have in common: a placement judged on every registered node,
+-- by the rules and the score that claims go by. A row for each node, in the order of place, from 1: the best
+-- first. codes, permanents: why not, rule by rule, and whether for good; empty: it could run it now. reasons:
+-- the same in words, only of the p_limit nodes after the first p_skip (p_limit null: all of them).
 -- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
-create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int, p_shard int)
-returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
+create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int,
+    p_shard int)
+returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[],
+    permanents boolean[], reasons jsonb)
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
 as $$
 declare
@@ -27,12 +30,14 @@ begin
     ), verdict as materialized (
       select row_number() over (order by v.is_eligible desc, v.score desc, v.name) as place, v.*
       from (
-        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live and v_queue.paused_at is null as is_eligible
+        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live
+               and v_queue.paused_at is null as is_eligible
         from hwqueue.node n
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
         cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
         left join failed f on f.node_id = n.node_id
-        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c on c.node_id = n.node_id
+        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
+          on c.node_id = n.node_id
         where n.shard_id = p_shard and n.deregistered_at is null) v
     ), kind as materialized (  -- nodes that fail the same are told the same
       select row_number() over () as kind, v.failures,
@@ -41,13 +46,15 @@ begin
     ), part as materialized (
       select k.kind, k.is_shown, u.failure from kind k cross join lateral unnest(k.failures) u(failure)
     ), worded as materialized (
-      select f.failure, hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
-                                               hwqueue.read_load(n.node_id, p_shard)) as reason
+      select f.failure,
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
+                                    hwqueue.read_load(n.node_id, p_shard)) as reason
       from failing f
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
       where f.failure in (select p.failure from part p where p.is_shown)
     ), told as materialized (
-      select p.kind, array_agg(f.code order by f.failure) as codes, array_agg(f.permanent order by f.failure) as permanents,
+      select p.kind, array_agg(f.code order by f.failure) as codes,
+             array_agg(f.permanent order by f.failure) as permanents,
              case when p.is_shown then jsonb_agg(w.reason order by f.failure) end as reasons
       from part p
       join failing f on f.failure = p.failure
@@ -61,9 +68,11 @@ begin
              || case when v_queue.paused_at is null then '{}' else array[false] end,
            case when v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true) then
              coalesce(t.reasons, '[]')
-             || case when v.is_live then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
+             || case when v.is_live then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
                   'permanent', false, 'message', format('no sign of life since %s', v.seen_at))) end
-             || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
+             || case when v_queue.paused_at is null then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
                   'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end
            end
     from verdict v
@@ -73,30 +82,34 @@ begin
 end
 $$;
 
--- What is asked of the nodes: the class that such a lease would have, not written anywhere; the queue whose weights and pause count, by
--- default one that is like a new one; reach: the class's share of the nodes, where one with its content is known.
+-- What is asked of the nodes: the class that such a lease would have, not written anywhere; the queue whose
+-- weights and pause count, by default one that is like a new one; reach: the class's share of the nodes,
+-- where one with its content is known.
 -- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
 create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
-                                                  out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision)
+    out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision)
 language plpgsql volatile
 as $$
 declare
   v_service uuid;
 begin
-  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'],
+                               'options');
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
   p_placement := hwqueue.normalise_placement(p_placement, 'placement');
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
-  for_class := hwqueue.draft_class(for_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+  for_class := hwqueue.draft_class(for_queue.queue_id,
+      hwqueue.json_text(p_options -> 'task', 'options.task', 200),
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
     hwqueue.service_away_from(v_service, p_shard), p_shard);
   perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
   select r.share into reach
-  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id and r.class_id = c.class_id
+  from hwqueue.placement_class c join hwqueue.class_reach r on r.shard_id = c.shard_id
+    and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
 end
 $$;

@@ -15,7 +15,8 @@ begin
   end if;
   return query
     with judged as materialized (
-      select m.*, m.codes = '{}' as is_eligible from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
+      select m.*, m.codes = '{}' as is_eligible
+      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
     )
     select count(*)::int, (count(*) filter (where j.is_eligible))::int,
            (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
@@ -23,7 +24,8 @@ begin
                   from (select d.codes, count(*) as nodes from judged d group by d.codes) i
                   cross join lateral (select distinct x as code from unnest(i.codes) x) e
                   group by e.code) c),
-           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name, 'eligible', j.is_eligible, 'score', j.score,
+           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name,
+                                                 'eligible', j.is_eligible, 'score', j.score,
                                                  'reasons', j.reasons) order by j.place)
                       filter (where j.reasons is not null), '[]')
     from judged j;

@@ -23,12 +23,15 @@ begin
   v_room.gpu_whole := 0;
   v_room.gpu_parts_free := 0;
   if p_node.gpu_ids <> '{}' then
-    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
+    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used
+      else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
     v_room.gpu_whole := cardinality(array_positions(v_used, 0));
-    if v_used <> '{}' and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
+    if v_used <> '{}'
+      and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
       -- no device is shared, as on most nodes: said without a query, which costs three times as much
       v_room.gpu_free := array_replace(array_replace(array_replace(v_used, 0, -1), 1000, 0), -1, 1000);
-      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole]) || array_fill(1000, array[v_room.gpu_whole]);
+      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole])
+        || array_fill(1000, array[v_room.gpu_whole]);
       v_room.gpu_total := 1000 * v_room.gpu_whole;
       v_room.gpu_most := case when v_room.gpu_whole > 0 then 1000 else 0 end;
     else
@@ -104,7 +107,8 @@ as $$
            else 0 end
 $$;
 
--- The same of a class on a node. In PL/pgSQL, which keeps what each step comes to: shortage is inlined only where its arguments are variables.
+-- The same of a class on a node. In PL/pgSQL, which keeps what each step comes to: shortage is inlined only
+-- where its arguments are variables.
 create or replace function hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns int
 language plpgsql stable parallel safe
 as $$
@@ -114,7 +118,8 @@ declare
   v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
   v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
 begin
-  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, p_class.custom,
+  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
+      p_class.gpu_wanted, p_class.custom,
                           v_room, v_cpu, v_gpu);
 end
 $$;

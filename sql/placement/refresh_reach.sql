@@ -57,6 +57,7 @@ create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueu
 language sql immutable parallel safe
 as $$
   -- in the order of the table's columns
-  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0, array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
+      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
              array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;

@@ -31,10 +31,12 @@ $$;
 create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
-  with alike as materialized (  -- all that term_selects asks of a class; very many may run that differ in what they need
+  -- all that term_selects asks of a class; very many may run that differ in what they need
+  with alike as materialized (
     select array_agg(k.class_id) as class_ids
     from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+    where k.shard_id = p_shard
+      and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
     group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
   ), selected as materialized (
     select unnest(a.class_ids) as class_id
