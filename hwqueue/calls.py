@@ -173,6 +173,9 @@ MATCH_PAGE = _call(
     {"p_options": "jsonb", **_LIMIT, "p_skip": "integer"},
     types.MatchPage,
 )
+MATCH_GROUPS = _call(
+    "match_groups", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeGroup
+)
 NODE_CLAIMS = _call("node_claims", _NODE, _LIMIT, types.NodeClaim)
 CORDON_NODE = _call("cordon_node", _NODE)
 UNCORDON_NODE = _call("uncordon_node", _NODE)

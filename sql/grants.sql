@@ -14,7 +14,8 @@ grant execute on function
   hwqueue.cancel_lease(uuid, text, int),
   hwqueue.get_lease(uuid, int),
   hwqueue.match_nodes(jsonb, jsonb, int),
-  hwqueue.match_page(jsonb, jsonb, int, int, int)
+  hwqueue.match_page(jsonb, jsonb, int, int, int),
+  hwqueue.match_groups(jsonb, jsonb, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 
 -- Workers: register themselves, claim, keep alive, settle.

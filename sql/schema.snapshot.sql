@@ -2800,12 +2800,18 @@ end
 $$;
 
 CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer
-    LANGUAGE sql STABLE PARALLEL SAFE
+    LANGUAGE plpgsql STABLE PARALLEL SAFE
     AS $$
-  select hwqueue.shortage(hwqueue.cpu_needed(p_class.cpu_milli, i.cpu), p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-                          p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
-  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
-               hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+declare
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
+  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
+begin
+  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
+      p_class.gpu_wanted, p_class.custom,
+                          v_room, v_cpu, v_gpu);
+end
 $$;
 
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
@@ -3019,6 +3025,13 @@ begin
   end if;
   return coalesce(cardinality(v_domains), 0);
 end
+$$;
+
+CREATE FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select p_lacks_now & ~p_lacks_ever
+    & (case when p_cpu is not null then 1 + 32 else 0 end + case when p_gpu is not null then 8 else 0 end)
 $$;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -4224,6 +4237,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) RETURNS TABLE(stage text, code text, permanent boolean)
+    LANGUAGE sql STABLE
+    AS $$
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust'
+         else 'labels' end,
+         u.code, x.is_fixed
+  from (select p_node.resources || p_node.gpu_ids as resources,
+               hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  cross join lateral (
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts,
+        k.attested) as code
+    offset 0) u
+  cross join lateral (
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null,
+        k.attested) is not null
+             as is_fixed
+    where u.code is not null offset 0) x
+$$;
+
 CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
     LANGUAGE sql STABLE
     AS $$
@@ -4932,51 +4964,149 @@ CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jso
   group by n.node_id
 $$;
 
-CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, stage text, code text, permanent boolean, predicate jsonb, lacks integer)
+CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(failure integer, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
-declare
-  v_of_profile jsonb := hwqueue.exprs_of(p_class.required, true);
-  v_of_node jsonb := hwqueue.exprs_of(p_class.required, false);
-  -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_at jsonb := p_known -> 'kept_at';
-  v_domains text[] := array(select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
 begin
   return query
-    with fleet as materialized (
-      select n, n.node_id, n.profile_id, hwqueue.is_live(n, s, p_now) as is_live
+    -- most nodes are live and not cordoned, most classes and nodes know no isolation: one look finds others
+    with odd as materialized (
+      select n.node_id, n.cordoned_at is not null as is_cordoned,
+             not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
+             n.cpu_isolation, n.gpu_exclusivity, n.gpu_share_mode,
+             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_ids else '{}' end as gpu_ids,
+             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_parents else '{}' end as gpu_parents
       from hwqueue.node n
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      cross join lateral (
+        select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
+               or p_class.gpu_wanted <> '{}'
+               or n.gpu_share_mode <> 'fractional' as has_manner) d
       where n.shard_id = p_shard and n.deregistered_at is null
-    ), of_profile as materialized (
-      select p.profile_id, x.stage, x.code, x.permanent, x.predicate
-      from hwqueue.profile p
-      cross join lateral hwqueue.profile_failures(v_of_profile, p_class, p.labels, p.rack, p.taints, p.cpu_isolation, p.gpu_exclusivity,
-                                                  p.gpu_share_mode) x
-      where p.shard_id = p_shard and p.profile_id in (select f.profile_id from fleet f)
-    ), facts as materialized (
-      select * from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard)
+        and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
     )
-    select f.node_id, x.stage, x.code, x.permanent, x.predicate, x.lacks
-    from fleet f
-    left join facts t on t.node_id = f.node_id
-    left join lateral (
-      select d as domain from unnest(v_domains) d
-      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, f.node_id, (f.n).rack, (f.n).labels)) order by d limit 1) k on true
-    cross join lateral (select case when hwqueue.is_counted(f.n) then hwqueue.read_load(f.node_id, p_shard) end as load offset 0) u
-    cross join lateral hwqueue.node_failures(v_of_node, p_class, f.n, u.load, coalesce(t.facts, '[]'), p_known -> 'spread', k.domain, p_now, p_shard) x
-    union all
-    select f.node_id, x.stage, x.code, x.permanent, x.predicate, null from fleet f join of_profile x on x.profile_id = f.profile_id
-    union all
-    select u.node_id, 'served', 'no_handler', true, u.predicate, null from hwqueue.unserving_nodes(p_class, p_shard) u
-    union all
-    select f.node_id, 'live', 'node_not_live', false, null, null from fleet f where not f.is_live;
+    select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
+           x.message, x.predicate, x.lacks
+    from (
+      select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
+             'no_handler' as code, true as permanent,
+             hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
+      from hwqueue.unserving_nodes(p_class, p_shard) u
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
+      where n.deregistered_at is null
+      group by u.predicate
+      union all
+      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
+      from hwqueue.unlike_labels(p_class, p_shard) f
+      union all
+      select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
+      from (
+        select p.taints, array_agg(n.node_id) as node_ids
+        from hwqueue.profile p
+        join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id
+        where p.shard_id = p_shard and p.taints <> '[]' and n.deregistered_at is null
+        group by p.taints) g
+      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
+        with ordinality t
+      union all
+      -- a class that names a device is judged by its nodes, after what they are named for
+      select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',
+             c.code, true, c.message, c.predicate, null
+      from (
+        select o.cpu_isolation, o.gpu_exclusivity, o.gpu_share_mode, o.gpu_ids, o.gpu_parents,
+               array_agg(o.node_id) as node_ids
+        from odd o
+        where o.has_manner
+        group by 1, 2, 3, 4, 5) g
+      cross join lateral hwqueue.isolation_conflicts(
+        p_class, g.cpu_isolation, g.gpu_exclusivity, g.gpu_share_mode, g.gpu_ids, g.gpu_parents)
+        with ordinality c
+      union all
+      select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
+      from hwqueue.unlike_others(p_class, p_known, p_now, p_shard) f
+      union all
+      select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
+      from hwqueue.too_small_or_full(p_class, p_shard) f
+      union all
+      select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+      from odd o where o.is_cordoned having count(*) > 0
+      union all
+      select 11, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
+      from odd o where o.is_silent having count(*) > 0
+    ) x;
 end
 $$;
 
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
+
+CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, score double precision)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $_$
+declare
+  v_sight record := hwqueue.expr_sight(p_class.preferred);
+  v_prefers_others boolean := p_class.terms @> '[{"spec": {"use": "soft"}}]';
+  v_prefers_spread boolean := p_class.spread @? 'strict $[*] ? (exists(@.when) || exists(@.targets))';
+begin
+  return query
+    with facts as materialized (
+      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t
+      where v_prefers_others or v_prefers_spread
+    ), liked as materialized (
+      select m.node_id, g.affinity
+      from (
+        select array_agg(n.node_id) as node_ids, x.facts, hwqueue.class_affinity(
+                 p_class, hwqueue.labels_seen(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
+                   x.taints) as affinity
+        from hwqueue.node n
+        left join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+          and p.taints @> '[{"effect": "prefer_no_schedule"}]'
+        left join facts t on v_prefers_others and t.node_id = n.node_id
+        cross join lateral (
+          select coalesce(t.facts, '[]') as facts, coalesce(p.taints, '[]') as taints,
+                 case when v_sight.sees_rack then n.rack end as rack,
+                 v_sight.trusts <> '{}' or n.node_id = any (v_sight.ids) or (n.resources || n.gpu_ids)
+                   && v_sight.ids as is_named) i
+        cross join lateral (
+          select i.*, case when i.is_named then n.node_id end as own,
+                 case when i.is_named then n.resources || n.gpu_ids else '{}' end as resources) x
+        where n.shard_id = p_shard and n.deregistered_at is null
+          and (p_class.preferred <> '[]' or p.profile_id is not null)
+        group by x.facts, x.taints, x.rack, x.own, x.resources, hwqueue.labels_seen(n.labels, v_sight.keys)) g
+      cross join lateral unnest(g.node_ids) m(node_id)
+    ), around as materialized (
+      select m.node_id, s.spread
+      from (select f.facts, array_agg(f.node_id) as node_ids from facts f
+            where v_prefers_spread group by f.facts) g
+      cross join lateral (
+        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread', p_now,
+            p_shard) as spread offset 0) s
+      cross join lateral unnest(g.node_ids) m(node_id)
+    )
+    select r.node_id, hwqueue.lease_score(
+             p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread, coalesce(l.affinity, 0),
+             case when r.room is null then 0
+                  else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count,
+                      p_class.gpu_milli, p_reach, r.room) end,
+             coalesce(a.spread, 0))
+    from (
+      select n.node_id,
+             hwqueue.cpu_needed(p_class.cpu_milli,
+                 hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
+             -- without GPUs on either side the fit is 0
+             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(n, coalesce(
+               u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
+      from hwqueue.node n
+      left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+      offset 0) r
+    left join liked l on l.node_id = r.node_id
+    left join around a on a.node_id = r.node_id;
+end
+$_$;
 
 CREATE TABLE hwqueue.profile (
     shard_id integer NOT NULL,
@@ -5706,9 +5836,10 @@ $$;
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
-  select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
-    'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
-    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
+  -- in the order of the table's columns
+  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
+      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+             array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
 CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
@@ -6183,17 +6314,24 @@ $$;
 CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-  with failing as materialized (
-    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank
+  with rule as materialized (
+    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
+           -- what is counted as one
+           min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
+  ), failing as materialized (
+    select m.node_id, r.failure, r.rule_id, r.rank, r.permanent
+    from rule r cross join lateral unnest(r.node_ids) m(node_id)
   ), verdict as materialized (
-    select n.node_id, n.name, s.seen_at, coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures, coalesce(x.fixed, 0) as fixed,
+    select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
+           coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
+           coalesce(x.fixed, 0) as fixed,
            coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
       select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
-             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.stage = 'served') as unserved
+             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved
       from failing f group by f.node_id) x on x.node_id = n.node_id
     left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
@@ -6207,16 +6345,25 @@ CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jso
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
     left join liked l on l.profile_id = n.profile_id
     where p_prefers and v.first_rank >= 9
-  ), grouped as (
-    select min(f.rank) as rank, f.predicate, jsonb_strip_nulls(jsonb_build_object('stage', f.stage, 'code', mode() within group (order by f.code),
-             'permanent', bool_and(f.permanent), 'predicate', f.predicate, 'lacks', f.lacks)) as rule,
-           count(*) filter (where f.is_alone) as alone, (array_agg(f.name order by f.name) filter (where f.is_alone))[1:3] as alone_samples,
-           count(*) filter (where f.is_first) as first, (array_agg(f.name order by f.name) filter (where f.is_first))[1:3] as first_samples
+  ), counted as materialized (
+    select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
+           count(*) filter (where f.is_alone) as alone,
+           (array_agg(f.name order by f.by_name) filter (where f.is_alone))[1:3] as alone_samples,
+           count(*) filter (where f.is_first) as first,
+           (array_agg(f.name order by f.by_name) filter (where f.is_first))[1:3] as first_samples
     from (
-      select f.*, v.name, v.first_rank = f.rank as is_first, case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
+      select f.*, v.name, v.by_name, v.first_rank = f.rank as is_first,
+             case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
       from failing f join verdict v on v.node_id = f.node_id) f
+    join rule r on r.failure = f.failure
     where f.is_alone or f.is_first
-    group by f.stage, f.predicate, f.lacks
+    group by f.rule_id
+  ), grouped as materialized (
+    select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples,
+           jsonb_strip_nulls(jsonb_build_object(
+             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate,
+             'lacks', r.lacks)) as rule
+    from counted c join rule r on r.failure = c.rule_id
   )
   select jsonb_build_object(
     'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
@@ -6379,6 +6526,12 @@ CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
   ) h
   where h.place is not null
+$$;
+
+CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
 $$;
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea)
@@ -7698,60 +7851,106 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
+    LANGUAGE plpgsql
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_asked record;
+  v_queue hwqueue.queue;
+  v_class hwqueue.placement_class;
+  v_known jsonb;
+  v_now timestamptz;
+begin
+  select * into v_asked from hwqueue.match_question(p_placement, p_options, p_shard);
+  v_queue := v_asked.for_queue;
+  v_class := v_asked.for_class;
+  v_now := hwqueue.clock();
+  v_known := hwqueue.recount_terms(v_class, null, v_now, p_shard);
+  return query
+    with failing as materialized (
+      select * from hwqueue.fleet_failures(v_class, v_known, v_now, p_shard) f where f.stage <> 'live'
+    ), failed as materialized (
+      select m.node_id, array_agg(f.failure order by f.failure) as failures
+      from failing f cross join lateral unnest(f.node_ids) m(node_id) group by m.node_id
+    ), verdict as materialized (
+      select row_number() over (order by v.is_eligible desc, v.score desc, v.name) as place, v.*
+      from (
+        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live
+               and v_queue.paused_at is null as is_eligible
+        from hwqueue.node n
+        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+        cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
+        left join failed f on f.node_id = n.node_id
+        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
+          on c.node_id = n.node_id
+        where n.shard_id = p_shard and n.deregistered_at is null) v
+    ), kind as materialized (  -- nodes that fail the same are told the same
+      select row_number() over () as kind, v.failures,
+             bool_or(v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true)) as is_shown
+      from verdict v where v.failures is not null group by v.failures
+    ), part as materialized (
+      select k.kind, k.is_shown, u.failure from kind k cross join lateral unnest(k.failures) u(failure)
+    ), worded as materialized (
+      select f.failure,
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
+                                    hwqueue.read_load(n.node_id, p_shard)) as reason
+      from failing f
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
+      where f.failure in (select p.failure from part p where p.is_shown)
+    ), told as materialized (
+      select p.kind, array_agg(f.code order by f.failure) as codes,
+             array_agg(f.permanent order by f.failure) as permanents,
+             case when p.is_shown then jsonb_agg(w.reason order by f.failure) end as reasons
+      from part p
+      join failing f on f.failure = p.failure
+      left join worded w on w.failure = p.failure
+      group by p.kind, p.is_shown
+    )
+    select v.place, v.node_id, v.name, v.score,
+           coalesce(t.codes, '{}') || case when v.is_live then '{}' else array['node_not_live'] end
+             || case when v_queue.paused_at is null then '{}' else array['queue_paused'] end,
+           coalesce(t.permanents, '{}') || case when v.is_live then '{}' else array[false] end
+             || case when v_queue.paused_at is null then '{}' else array[false] end,
+           case when v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true) then
+             coalesce(t.reasons, '[]')
+             || case when v.is_live then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
+                  'permanent', false, 'message', format('no sign of life since %s', v.seen_at))) end
+             || case when v_queue.paused_at is null then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
+                  'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end
+           end
+    from verdict v
+    left join kind k on k.failures = v.failures
+    left join told t on t.kind = k.kind
+    order by v.place;
+end
+$$;
+
+CREATE FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  return query
+    select m.codes = '{}', m.codes, p.permanent, count(*), jsonb_agg(m.node_name order by m.place)
+    from hwqueue.match_fleet(p_placement, p_options, 0, 0, p_shard) m
+    cross join lateral (select true = any (m.permanents) as permanent) p
+    group by m.codes, p.permanent
+    order by m.codes = '{}' desc, count(*) desc, m.codes, p.permanent;
+end
+$$;
+
 CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-  v_queue hwqueue.queue := hwqueue.default_policy();
-  v_placement jsonb;
-  v_class hwqueue.placement_class;
-  v_reach double precision;
-  v_recount jsonb;
-  v_now timestamptz;
 begin
-  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'], 'options');
-  if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
-    v_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
-  end if;
-  v_placement := hwqueue.normalise_placement(p_placement, 'placement');
-  v_class := hwqueue.draft_class(v_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
-    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
-    hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    v_placement, null, null,
-    hwqueue.service_away_from(hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), p_shard), p_shard);
-  perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
-  select r.share into v_reach
-  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id and r.class_id = c.class_id
-  where c.shard_id = p_shard and c.digest = v_class.digest order by c.class_id limit 1;
-  v_now := hwqueue.clock();
-  v_recount := hwqueue.recount_terms(v_class, null, v_now, p_shard);
   return query
-    select n.node_id, n.name, w.reasons = '[]',
-           hwqueue.lease_score(v_queue.weight_affinity, v_queue.weight_fit, v_queue.weight_spread,
-             hwqueue.class_affinity(v_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, f.facts, hwqueue.node_taints(n)),
-             hwqueue.fit_score(hwqueue.cpu_needed(v_class.cpu_milli,
-               hwqueue.cpu_isolation_on(v_class.cpu_isolation, n.default_cpu_isolation)), v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
-                               hwqueue.node_headroom(n, u.load)),
-             hwqueue.spread_score(v_class, f.facts, v_recount -> 'terms', v_recount -> 'spread', v_now, p_shard)),
-           w.reasons
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    cross join lateral (select hwqueue.read_load(n.node_id, p_shard) as load offset 0) u
-    -- most classes ask nothing about other leases, and nothing keeps them out
-    cross join lateral (select case when v_class.terms = '[]' then '[]' else hwqueue.term_facts(v_class, n, v_recount, v_now, p_shard) end as facts offset 0) f
-    cross join lateral (
-      select coalesce(jsonb_agg(hwqueue.failure_reason(x.stage, x.code, x.permanent, x.message, x.predicate, x.lacks, v_class, n, u.load)), '[]')
-        || case when hwqueue.is_live(n, s, v_now) then '[]' else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
-             'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end
-        || case when v_queue.paused_at is null then '[]' else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
-             'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end as reasons
-      from (select case when v_recount -> 'kept_out' <> '[]' then hwqueue.kept_out_of(v_class, null, n, v_recount, p_shard) end as kept_out offset 0) k
-      cross join lateral hwqueue.all_failures(v_class, n, u.load, f.facts, v_recount -> 'spread', k.kept_out, v_now, p_shard) x
-      offset 0
-    ) w
-    where n.shard_id = p_shard and n.deregistered_at is null
-    order by w.reasons = '[]' desc, 4 desc, n.name;
+    select m.node_id, m.node_name, m.codes = '{}', m.score, m.reasons
+    from hwqueue.match_fleet(p_placement, p_options, null, 0, p_shard) m order by m.place;
 end
 $$;
 
@@ -7767,19 +7966,47 @@ begin
   end if;
   return query
     with judged as materialized (
-      select m.* from hwqueue.match_nodes(p_placement, p_options, p_shard)
-        with ordinality as m(node_id, node_name, eligible, score, reasons, place)
+      select m.*, m.codes = '{}' as is_eligible
+      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
     )
-    select count(*)::int, (count(*) filter (where j.eligible))::int,
+    select count(*)::int, (count(*) filter (where j.is_eligible))::int,
            (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
-            from (select e.code, count(*) as kept_out
-                  from judged i
-                  cross join lateral (select distinct x ->> 'code' as code from jsonb_array_elements(i.reasons) x) e
+            from (select e.code, sum(i.nodes) as kept_out
+                  from (select d.codes, count(*) as nodes from judged d group by d.codes) i
+                  cross join lateral (select distinct x as code from unnest(i.codes) x) e
                   group by e.code) c),
-           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name, 'eligible', j.eligible, 'score', j.score,
+           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name,
+                                                 'eligible', j.is_eligible, 'score', j.score,
                                                  'reasons', j.reasons) order by j.place)
-                      filter (where j.place > p_skip and j.place - p_skip <= p_limit), '[]')
+                      filter (where j.reasons is not null), '[]')
     from judged j;
+end
+$$;
+
+CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_service uuid;
+begin
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'],
+                               'options');
+  for_queue := hwqueue.default_policy();
+  if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
+    for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
+  end if;
+  p_placement := hwqueue.normalise_placement(p_placement, 'placement');
+  v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
+  for_class := hwqueue.draft_class(for_queue.queue_id,
+      hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
+    hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
+    hwqueue.service_away_from(v_service, p_shard), p_shard);
+  perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
+  select r.share into reach
+  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
+    and r.class_id = c.class_id
+  where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
 end
 $$;
 
@@ -8426,25 +8653,18 @@ CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''
 CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE sql STABLE
     AS $$
-  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end,
-         u.code, x.is_fixed, null::text, e.value, null::int
+  select u.stage, u.code, u.permanent, null::text, e.value, null::int
   from jsonb_array_elements(p_exprs) e
-  cross join lateral (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
-  cross join lateral (
-    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts, k.attested) as code offset 0) u
-  cross join lateral (
-    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, null, k.attested) is not null as is_fixed
-    where u.code is not null offset 0) x
+  cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
   union all
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_reason(s.value, p_class, p_facts, coalesce(p_counts -> (s.ordinality - 1)::int,
-      case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end), p_now, p_shard) as code offset 0) u
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
+        p_shard) as code offset 0) u
   where u.code is not null
   union all
-  select 'away', 'anti_affinity_conflict', false,
-         format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
+  select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
   where p_kept_out is not null
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
@@ -8452,14 +8672,9 @@ CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_c
                                    p_node.gpu_parents) c
   where p_class.gpu_wanted <> '{}'
   union all
-  -- of what it would have to itself the node may have enough, and others have it now
-  select v.stage, v.code, v.permanent, null, null, v.lacks
+  select f.stage, f.code, f.permanent, null, null, f.lacks
   from hwqueue.node_shortage(p_class, p_node, p_load) s
-  cross join lateral (values
-    ('free', 'nodes_support_but_contended', false, s.contended),
-    (case when s.lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', s.lacks_ever <> 0, s.lacks_now - s.contended)
-  ) v(stage, code, permanent, lacks)
-  where v.lacks <> 0
+  cross join lateral hwqueue.room_failures(s.lacks_now, s.lacks_ever, s.contended) f
   union all
   select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
   where p_node.cordoned_at is not null
@@ -8510,6 +8725,7 @@ CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_l
     AS $$
 declare
   v_room hwqueue.headroom;
+  v_used int[];
 begin
   v_room.cpu_milli := p_node.cpu_milli - p_load.cpu_used;
   v_room.memory_mib := p_node.memory_mib - p_load.memory_used;
@@ -8526,11 +8742,23 @@ begin
   v_room.gpu_whole := 0;
   v_room.gpu_parts_free := 0;
   if p_node.gpu_ids <> '{}' then
-    select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
-           sum(1000 - u.used), max(1000 - u.used), count(*) filter (where u.used = 0)
-    into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most, v_room.gpu_whole
-    from unnest(case when p_node.gpu_parents = '{}' then p_load.gpu_used else hwqueue.use_of_devices(p_node, p_load.gpu_used) end)
-      with ordinality u(used, ordinality);
+    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used
+      else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
+    v_room.gpu_whole := cardinality(array_positions(v_used, 0));
+    if v_used <> '{}'
+      and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
+      -- no device is shared, as on most nodes: said without a query, which costs three times as much
+      v_room.gpu_free := array_replace(array_replace(array_replace(v_used, 0, -1), 1000, 0), -1, 1000);
+      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole])
+        || array_fill(1000, array[v_room.gpu_whole]);
+      v_room.gpu_total := 1000 * v_room.gpu_whole;
+      v_room.gpu_most := case when v_room.gpu_whole > 0 then 1000 else 0 end;
+    else
+      select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
+             sum(1000 - u.used), max(1000 - u.used)
+      into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most
+      from unnest(v_used) with ordinality u(used, ordinality);
+    end if;
     if p_node.gpu_parents <> '{}' then
       v_room.gpu_parts := hwqueue.parts_of_devices(p_node, p_load.gpu_used);
       v_room.gpu_parts_free := (select count(*) from unnest(v_room.gpu_parts) p(turn) where p.turn > 0);
@@ -8602,9 +8830,9 @@ begin
   lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
   if lacks_now <> 0 then
     lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
-    contended := lacks_now & ~lacks_ever
-      & (case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
-         + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end);
+    contended := hwqueue.contended_part(
+      lacks_now, lacks_ever, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
+      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode));
   end if;
 end
 $$;
@@ -12105,19 +12333,32 @@ $$;
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
+  -- all that term_selects asks of a class; very many may run that differ in what they need
+  with alike as materialized (
+    select array_agg(k.class_id) as class_ids
+    from hwqueue.placement_class k
+    where k.shard_id = p_shard
+      and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+    group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
+  ), selected as materialized (
+    select unnest(a.class_ids) as class_id
+    from alike a
+    where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
+           where k.shard_id = p_shard and k.class_id = a.class_ids[1])
+  ), domain as materialized (
+    select hwqueue.term_domain(p_spec, p_shard) as domain
+  )
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
-    select coalesce(hwqueue.term_place(p_spec, hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+    select coalesce(hwqueue.term_place(p_spec, d.domain, n.node_id, n.rack, n.labels), '') as place,
            count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
            count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
                               and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-    from hwqueue.claim c
+    from domain d
+    cross join selected k
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.class_id = any (array(
-      select k.class_id from hwqueue.placement_class k
-      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and hwqueue.term_selects(p_spec, k)))
     group by 1
   ) r
 $$;
@@ -12914,6 +13155,19 @@ begin
   end loop;
   delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < mark.counted_to;
 end
+$$;
+
+CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select v.stage, v.code, v.permanent, v.lacks
+  from (values
+    -- of what it would have to itself the node may have enough, and others have it now
+    ('free', 'nodes_support_but_contended', false, p_contended),
+    (case when p_lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', p_lacks_ever <> 0,
+     p_lacks_now - p_contended)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
 $$;
 
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
@@ -13843,6 +14097,14 @@ CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.place
          or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested))
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+$$;
+
+CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
+    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
+    p_now, p_shard)
 $$;
 
 CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
@@ -15182,6 +15444,50 @@ CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying,
   group by t
 $$;
 
+CREATE FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+  return query
+    select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
+    from (
+      select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
+      from (
+        select r.*, hwqueue.shortage(
+                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
+                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
+        from (
+          select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
+          from (
+            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
+                   n.core_numa,
+                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
+                        end as own,
+                   hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
+                   hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
+                   hwqueue.node_headroom(n, coalesce(
+                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
+            from hwqueue.node n
+            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+            where n.shard_id = p_shard and n.deregistered_at is null
+            offset 0) m
+          offset 0) r
+        offset 0) s
+      where s.lacks_now <> 0
+      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
+               s.own,
+               case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
+      offset 0) g
+    cross join lateral (
+      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
+      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
+    cross join lateral hwqueue.room_failures(
+      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
+      with ordinality f;
+end
+$$;
+
 CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     AS $$
@@ -15313,6 +15619,108 @@ $$;
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
+
+CREATE FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
+begin
+  if v_exprs = '[]' then
+    return;
+  end if;
+  return query
+    with asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    )
+    select g.ordinality, g.node_ids, u.code, a.expr
+    from (
+      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
+             case when x.sees_rack then n.rack end as rack,
+             array_agg(n.node_id) as node_ids
+      from asked x cross join hwqueue.node n
+      where n.shard_id = p_shard and n.deregistered_at is null
+      group by 1, 2, 3) g
+    join asked a on a.ordinality = g.ordinality
+    cross join lateral (
+      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
+    where u.code is not null;
+end
+$$;
+
+CREATE FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
+  -- looked up for every node: an object is searched, a join could become a loop over all places
+  v_kept_at jsonb := (
+    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
+    from jsonb_array_elements(p_known -> 'kept_out') k);
+  v_domains text[] := array(
+    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
+begin
+  if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
+    return;
+  end if;
+  return query
+    with facts as materialized (
+      select n.node_id, coalesce(t.facts, '[]') as facts
+      from hwqueue.node n
+      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    ), alike as materialized (
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
+      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
+      -- each
+      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
+                                when a.expr ? 'any' then t.facts end as fact,
+             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
+             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
+                  then n.node_id end as own,
+             array_agg(t.node_id) as node_ids
+      from facts t
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
+      cross join asked a
+      group by 1, 2, 3, 4, 5, 6
+    )
+    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
+    from alike g
+    join asked a on a.ordinality = g.ordinality
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
+      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
+    union all
+    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
+    from (
+      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
+      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
+      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
+          p_now, p_shard) as code offset 0) u
+    where u.code is not null
+    union all
+    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
+           hwqueue.kept_out_words(k.domain), null
+    from hwqueue.node n
+    cross join lateral (
+      select d as domain from unnest(v_domains) d
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
+      order by d limit 1) k
+    where n.shard_id = p_shard and n.deregistered_at is null
+    group by k.domain;
+end
+$$;
 
 CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -18026,6 +18434,8 @@ REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_s
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
@@ -18135,6 +18545,8 @@ GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hw
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
@@ -18204,6 +18616,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) FROM PUBLIC;
 
@@ -18380,6 +18794,8 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_le
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
@@ -18508,6 +18924,13 @@ REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard intege
 
 REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
@@ -18517,6 +18940,8 @@ REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
@@ -18975,6 +19400,8 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -19074,6 +19501,8 @@ REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -19195,6 +19624,8 @@ REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
@@ -19206,6 +19637,10 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

@@ -287,6 +287,7 @@ _CONVERTERS: Mapping[type, _Converters] = {
         "isolation": _isolation,
     },
     types.NodeMatch: {"reasons": _reasons},
+    types.NodeGroup: {"codes": tuple, "node_names": tuple},
     types.MatchPage: {"items": _matches},
     types.LeaseExplanation: {"state": types.LeaseState, **_EXPLANATION},
     types.ClassExplanation: {**_EXPLANATION, "leases": _waiting},

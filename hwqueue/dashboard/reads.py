@@ -28,6 +28,7 @@ from hwqueue.types import (
     Minute,
     Node,
     NodeClaim,
+    NodeGroup,
     NodeMatch,
     NodeUsage,
     PendingReason,
@@ -257,15 +258,15 @@ class Reads:
             ),
         )
 
-    async def fit(self, class_id: int) -> Kept[Sequence[NodeMatch]]:
-        """Every node and a placement class: may it take it now, and if not, why.
+    async def fit(self, class_id: int) -> Kept[Sequence[NodeGroup]]:
+        """All nodes and a placement class: may they take it now, and if not, by which codes.
 
         Raises: ClassUnknown.
         """
 
-        async def ask(client: AsyncClient) -> Sequence[NodeMatch]:
+        async def ask(client: AsyncClient) -> Sequence[NodeGroup]:
             asked = await _find_class(client, class_id, self.shard)
-            return await client.match_nodes(
+            return await client.match_groups(
                 asked.placement,
                 queue=asked.queue,
                 task=asked.task_name,
@@ -275,7 +276,7 @@ class Reads:
                 shard=self.shard,
             )
 
-        return await self._shared("match_nodes", SLOW, ask, class_id)
+        return await self._shared("match_groups", SLOW, ask, class_id)
 
     async def what_if(self, spec: Mapping[str, Any]) -> list[ServedClass]:
         """Which pending classes such nodes could run. Raises: BadArgument."""

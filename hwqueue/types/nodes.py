@@ -258,6 +258,21 @@ class NodeMatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Nodes of which the same is told of a placement, without the words of `NodeMatch`.
+
+    codes: those of the reasons, in their order; none where `eligible`. permanent: one of them holds
+    until the node or the lease changes. node_names: the best node first.
+    """
+
+    eligible: bool
+    codes: tuple[str, ...]
+    permanent: bool
+    nodes: int
+    node_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatchPage:
     """What all nodes are to a placement, counted, and some of them, the best first.
 

@@ -15,18 +15,19 @@ begin
   end if;
   return query
     with judged as materialized (
-      select m.* from hwqueue.match_nodes(p_placement, p_options, p_shard)
-        with ordinality as m(node_id, node_name, eligible, score, reasons, place)
+      select m.*, m.codes = '{}' as is_eligible
+      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
     )
-    select count(*)::int, (count(*) filter (where j.eligible))::int,
+    select count(*)::int, (count(*) filter (where j.is_eligible))::int,
            (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
-            from (select e.code, count(*) as kept_out
-                  from judged i
-                  cross join lateral (select distinct x ->> 'code' as code from jsonb_array_elements(i.reasons) x) e
+            from (select e.code, sum(i.nodes) as kept_out
+                  from (select d.codes, count(*) as nodes from judged d group by d.codes) i
+                  cross join lateral (select distinct x as code from unnest(i.codes) x) e
                   group by e.code) c),
-           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name, 'eligible', j.eligible, 'score', j.score,
+           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name,
+                                                 'eligible', j.is_eligible, 'score', j.score,
                                                  'reasons', j.reasons) order by j.place)
-                      filter (where j.place > p_skip and j.place - p_skip <= p_limit), '[]')
+                      filter (where j.reasons is not null), '[]')
     from judged j;
 end
 $$;

@@ -1,4 +1,5 @@
--- What keeps leases of a class off a node: every rule, in two parts, so that nodes of one profile share the first. Both are made of the
+-- What keeps leases of a class off a node: every rule, in two parts, so that nodes of one profile share the
+-- first; fleet_failures puts the same rules together for all nodes at once. They are made of the
 -- functions that claims decide with (expr_reason, barring_taints, spread_reason, isolation_conflicts, shortage); reasons and explanations
 -- read these rows, so none of them can disagree.
 --   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in all), free (what is left of it), away (other leases), spread, cordon
@@ -23,8 +24,19 @@ as $$
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
 $$;
 
--- What is short of a class's needs on a node, as bits: now, and when the node is idle; contended: what the lease would have to itself and
--- others have now.
+-- Of what is short now but not when nothing runs, what the lease would have to itself and others have now:
+-- bits of shortage. p_cpu, p_gpu: what the class comes to on the node (cpu_isolation_on, gpu_exclusivity_on).
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.contended_part(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
+  returns int
+language sql immutable parallel safe
+as $$
+  select p_lacks_now & ~p_lacks_ever
+    & (case when p_cpu is not null then 1 + 32 else 0 end + case when p_gpu is not null then 8 else 0 end)
+$$;
+
+-- What is short of a class's needs on a node, as bits: now, and when the node is idle; contended: see
+-- contended_part.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
                                                  out lacks_now int, out lacks_ever int, out contended int)
@@ -36,11 +48,71 @@ begin
   lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
   if lacks_now <> 0 then
     lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
-    contended := lacks_now & ~lacks_ever
-      & (case when hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) is not null then 1 + 32 else 0 end
-         + case when hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) is not null then 8 else 0 end);
+    contended := hwqueue.contended_part(
+      lacks_now, lacks_ever, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
+      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode));
   end if;
 end
+$$;
+
+-- What it fails for being too small or full, by these bits.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_contended int)
+returns table (stage text, code text, permanent boolean, lacks int)
+language sql immutable parallel safe
+as $$
+  select v.stage, v.code, v.permanent, v.lacks
+  from (values
+    -- of what it would have to itself the node may have enough, and others have it now
+    ('free', 'nodes_support_but_contended', false, p_contended),
+    (case when p_lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', p_lacks_ever <> 0,
+     p_lacks_now - p_contended)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
+$$;
+
+-- How a node fails an expression that its profile does not decide; no row: it does not.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
+    p_now timestamptz)
+returns table (stage text, code text, permanent boolean)
+language sql stable
+as $$
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust'
+         else 'labels' end,
+         u.code, x.is_fixed
+  from (select p_node.resources || p_node.gpu_ids as resources,
+               hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  cross join lateral (
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts,
+        k.attested) as code
+    offset 0) u
+  cross join lateral (
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null,
+        k.attested) is not null
+             as is_fixed
+    where u.code is not null offset 0) x
+$$;
+
+-- How a node of which these facts are true breaks a limit of a class's spread, the p_index-th (from 0); null:
+-- it does not. p_counts: as in node_failures.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.spread_failure(p_spread jsonb, p_index int,
+    p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
+                                                  p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
+    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
+    p_now, p_shard)
+$$;
+
+-- What is said where something in a domain keeps a class out.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.kept_out_words(p_domain text) returns text
+language sql immutable parallel safe
+as $$
+  select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
 $$;
 
 -- What a profile fails; p_exprs: exprs_of the profile. A class that names a device is judged by its nodes for isolation.
@@ -71,25 +143,18 @@ create or replace function hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
 language sql stable
 as $$
-  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust' else 'labels' end,
-         u.code, x.is_fixed, null::text, e.value, null::int
+  select u.stage, u.code, u.permanent, null::text, e.value, null::int
   from jsonb_array_elements(p_exprs) e
-  cross join lateral (select p_node.resources || p_node.gpu_ids as resources, hwqueue.attested_at(p_node, p_now) as attested offset 0) k
-  cross join lateral (
-    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts, k.attested) as code offset 0) u
-  cross join lateral (
-    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, p_node.node_id, k.resources, null, k.attested) is not null as is_fixed
-    where u.code is not null offset 0) x
+  cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
   union all
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_reason(s.value, p_class, p_facts, coalesce(p_counts -> (s.ordinality - 1)::int,
-      case when s.value ? 'max_skew' then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end), p_now, p_shard) as code offset 0) u
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
+        p_shard) as code offset 0) u
   where u.code is not null
   union all
-  select 'away', 'anti_affinity_conflict', false,
-         format('a running lease in the same %s keeps away from such leases', replace(p_kept_out, 'own:', '')), null, null
+  select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
   where p_kept_out is not null
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
@@ -97,14 +162,9 @@ as $$
                                    p_node.gpu_parents) c
   where p_class.gpu_wanted <> '{}'
   union all
-  -- of what it would have to itself the node may have enough, and others have it now
-  select v.stage, v.code, v.permanent, null, null, v.lacks
+  select f.stage, f.code, f.permanent, null, null, f.lacks
   from hwqueue.node_shortage(p_class, p_node, p_load) s
-  cross join lateral (values
-    ('free', 'nodes_support_but_contended', false, s.contended),
-    (case when s.lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', s.lacks_ever <> 0, s.lacks_now - s.contended)
-  ) v(stage, code, permanent, lacks)
-  where v.lacks <> 0
+  cross join lateral hwqueue.room_failures(s.lacks_now, s.lacks_ever, s.contended) f
   union all
   select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
   where p_node.cordoned_at is not null

@@ -6,6 +6,7 @@ language plpgsql immutable parallel safe
 as $$
 declare
   v_room hwqueue.headroom;
+  v_used int[];
 begin
   v_room.cpu_milli := p_node.cpu_milli - p_load.cpu_used;
   v_room.memory_mib := p_node.memory_mib - p_load.memory_used;
@@ -22,11 +23,23 @@ begin
   v_room.gpu_whole := 0;
   v_room.gpu_parts_free := 0;
   if p_node.gpu_ids <> '{}' then
-    select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
-           sum(1000 - u.used), max(1000 - u.used), count(*) filter (where u.used = 0)
-    into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most, v_room.gpu_whole
-    from unnest(case when p_node.gpu_parents = '{}' then p_load.gpu_used else hwqueue.use_of_devices(p_node, p_load.gpu_used) end)
-      with ordinality u(used, ordinality);
+    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used
+      else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
+    v_room.gpu_whole := cardinality(array_positions(v_used, 0));
+    if v_used <> '{}'
+      and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
+      -- no device is shared, as on most nodes: said without a query, which costs three times as much
+      v_room.gpu_free := array_replace(array_replace(array_replace(v_used, 0, -1), 1000, 0), -1, 1000);
+      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole])
+        || array_fill(1000, array[v_room.gpu_whole]);
+      v_room.gpu_total := 1000 * v_room.gpu_whole;
+      v_room.gpu_most := case when v_room.gpu_whole > 0 then 1000 else 0 end;
+    else
+      select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
+             sum(1000 - u.used), max(1000 - u.used)
+      into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most
+      from unnest(v_used) with ordinality u(used, ordinality);
+    end if;
     if p_node.gpu_parents <> '{}' then
       v_room.gpu_parts := hwqueue.parts_of_devices(p_node, p_load.gpu_used);
       v_room.gpu_parts_free := (select count(*) from unnest(v_room.gpu_parts) p(turn) where p.turn > 0);
@@ -94,14 +107,21 @@ as $$
            else 0 end
 $$;
 
--- The same of a class on a node.
+-- The same of a class on a node. In PL/pgSQL, which keeps what each step comes to: shortage is inlined only
+-- where its arguments are variables.
 create or replace function hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns int
-language sql stable parallel safe
+language plpgsql stable parallel safe
 as $$
-  select hwqueue.shortage(hwqueue.cpu_needed(p_class.cpu_milli, i.cpu), p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-                          p_class.gpu_wanted, p_class.custom, hwqueue.node_headroom(p_node, p_load), i.cpu, i.gpu)
-  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
-               hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
+declare
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
+  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
+begin
+  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
+      p_class.gpu_wanted, p_class.custom,
+                          v_room, v_cpu, v_gpu);
+end
 $$;
 
 -- What is short, in words: names of resources, '' when nothing is.

@@ -56,7 +56,8 @@ $$;
 create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueue.node_load
 language sql immutable parallel safe
 as $$
-  select s from jsonb_populate_record(null::hwqueue.node_load, jsonb_build_object(
-    'shard_id', p_node.shard_id, 'node_id', p_node.node_id, 'claim_count', 0, 'cpu_used', 0, 'memory_used', 0, 'custom_used', '{}'::jsonb,
-    'gpu_used', array_fill(0, array[cardinality(p_node.gpu_ids)]), 'core_used', array_fill(0, array[cardinality(p_node.core_ids)]))) s
+  -- in the order of the table's columns
+  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
+      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+             array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;

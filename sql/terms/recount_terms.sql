@@ -31,19 +31,32 @@ $$;
 create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
+  -- all that term_selects asks of a class; very many may run that differ in what they need
+  with alike as materialized (
+    select array_agg(k.class_id) as class_ids
+    from hwqueue.placement_class k
+    where k.shard_id = p_shard
+      and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+    group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
+  ), selected as materialized (
+    select unnest(a.class_ids) as class_id
+    from alike a
+    where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
+           where k.shard_id = p_shard and k.class_id = a.class_ids[1])
+  ), domain as materialized (
+    select hwqueue.term_domain(p_spec, p_shard) as domain
+  )
   select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
-    select coalesce(hwqueue.term_place(p_spec, hwqueue.term_domain(p_spec, p_shard), n.node_id, n.rack, n.labels), '') as place,
+    select coalesce(hwqueue.term_place(p_spec, d.domain, n.node_id, n.rack, n.labels), '') as place,
            count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
            count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
                               and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-    from hwqueue.claim c
+    from domain d
+    cross join selected k
+    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.class_id = any (array(
-      select k.class_id from hwqueue.placement_class k
-      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and hwqueue.term_selects(p_spec, k)))
     group by 1
   ) r
 $$;

@@ -17,6 +17,7 @@ from tests.oracle.cluster import Cluster, Lease, Running
 from tests.oracle.facts import Node
 from tests.oracle.occupancy import may_run, preference
 from tests.properties.cluster import CONTRADICTORY, ONLY_AFFINITY
+from tests.properties.node_by_node import apart
 from tests.properties.strategies import IDS, NODE_IDS
 
 QUEUE = "example"
@@ -193,7 +194,9 @@ def check(direct: Direct, cluster: Cluster, epochs: Mapping[UUID, int], new: Opt
     assert direct.conn.execute(FACTS, [lease_id]).fetchall() == []
     assert direct.could_take(lease_id) == {node for node, may in expected.items() if may}
     asked = {key: value for key, value in new.items() if key != "placement"}
-    rows = direct.match(new.get("placement", {}), {**asked, "queue": QUEUE, "task": TASK})
+    asked |= {"queue": QUEUE, "task": TASK}
+    assert apart(direct.conn, new.get("placement", {}), asked) == []
+    rows = direct.match(new.get("placement", {}), asked)
     assert {row["node_id"]: row["eligible"] for row in rows} == expected
     for row in rows:
         score = preference(lease, cluster.nodes[row["node_id"]], cluster)

@@ -116,7 +116,7 @@ def test_a_dry_run_names_ones_own(api: Api, theirs: UUID) -> None:
     options = {"tenant": FILM}
     for target in ({"lease": str(theirs)}, {"service": str(service)}):
         placement = {"require": [target]}
-        for function in ("match_nodes", "match_page"):
+        for function in ("match_nodes", "match_page", "match_groups"):
             found = refused(api, "QHA03", function, placement=placement, options=options)
             assert found.field == "options.placement"
     found = refused(api, "QHA03", "match_nodes", placement={}, options={"tenant": GAMES})

@@ -115,6 +115,7 @@ def test_a_placement_that_costs_too_much_is_refused(
         ("update_lease", "changes.placement", {"lease": lease, "changes": options}),
         ("match_nodes", "placement", {"placement": placement}),
         ("match_page", "placement", {"placement": placement}),
+        ("match_groups", "placement", {"placement": placement}),
     ):
         refusal = api.refused("QHC03", function, **arguments)
         assert (refusal.field, refusal.detail["limit"]) == (field, limit)

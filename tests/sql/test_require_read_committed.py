@@ -49,6 +49,7 @@ SERVING: dict[str, dict[str, Any]] = {
     "list_queues": {},
     "match_nodes": {"placement": {}},
     "match_page": {"placement": {}},
+    "match_groups": {"placement": {}},
     "service_policy": {"service": ID},
     "what_if": {"nodes": {}},
 }

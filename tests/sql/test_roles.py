@@ -29,6 +29,7 @@ MAY_CALL: dict[str, set[str]] = {
     "get_lease": {PRODUCER, OPERATOR, ADMIN},
     "match_nodes": {PRODUCER, OPERATOR, ADMIN},
     "match_page": {PRODUCER, OPERATOR, ADMIN},
+    "match_groups": {PRODUCER, OPERATOR, ADMIN},
     "register_node": {WORKER, ADMIN},
     "heartbeat_node": {WORKER, ADMIN},
     "claim_task": {WORKER, ADMIN},

@@ -161,6 +161,7 @@ ALIKE: dict[str, Calls] = {
     "spawn_leases": _batch,
     "match_nodes": _match,
     "match_page": _match,
+    "match_groups": _match,
     "list_leases": _list,
     "service_policy": _by_service(),
     "set_service_policy": _by_service(policy={}),

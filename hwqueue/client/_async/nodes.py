@@ -16,6 +16,7 @@ from hwqueue.types import (
     MatchPage,
     Node,
     NodeClaim,
+    NodeGroup,
     NodeMatch,
     NodeSpec,
     PruneResult,
@@ -102,6 +103,30 @@ class AsyncNodes(AsyncCaller):
         return await self._rows(
             calls.MATCH_NODES,
             NodeMatch,
+            p_placement=plain(placement, "placement"),
+            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_shard=shard,
+        )
+
+    async def match_groups(
+        self,
+        placement: AsJson | Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        tenant: str | None = None,
+        service_id: UUID | str | None = None,
+        labels: Mapping[str, str] | None = None,
+        shard: int = 0,
+    ) -> list[NodeGroup]:
+        """The same without the words, by groups of nodes that are told the same codes.
+
+        Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
+        SQL: match_groups. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.MATCH_GROUPS,
+            NodeGroup,
             p_placement=plain(placement, "placement"),
             p_options=_as_lease(queue, task, tenant, service_id, labels),
             p_shard=shard,

@@ -16,7 +16,7 @@ from hwqueue.dashboard.door import seen
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
-from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeMatch, NodeUsage
+from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeGroup, NodeUsage
 
 PAGE_SIZES = (50, 100, 200)
 STATES = ("live", "silent", "cordoned", "draining")
@@ -152,21 +152,21 @@ async def fleet_fit(request: Request) -> Response:
     return JSONResponse(
         {
             "as_of": words.iso(kept.at),
-            "name": [row.node_name for row in kept.value],
-            "verdict": [verdict(row) for row in kept.value],
-            "rule": [row.reasons[0].code if row.reasons else "" for row in kept.value],
+            "name": [name for group in kept.value for name in group.node_names],
+            "verdict": [verdict(group) for group in kept.value for _ in group.node_names],
+            "rule": [next(iter(group.codes), "") for group in kept.value for _ in group.node_names],
         },
         headers={"Cache-Control": "private, no-cache"},
     )
 
 
-def verdict(row: NodeMatch) -> int:
-    """How near a node is to taking a class."""
-    if row.eligible:
+def verdict(group: NodeGroup) -> int:
+    """How near nodes are to taking a class."""
+    if group.eligible:
         return 0
-    if not any(reason.permanent for reason in row.reasons):
+    if not group.permanent:
         return 1
-    return 2 if len(row.reasons) == 1 else 3
+    return 2 if len(group.codes) == 1 else 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,241 @@
+-- Every registered node judged for a class by the rules of class_failures, all in one statement: of what a
+-- rule asks, nodes that are alike are one group, which is judged once and said once. Dry runs (match_nodes)
+-- and explanations read this.
+
+-- Which nodes fail what: a row for each rule and group of nodes that are alike in what the rule and its words
+-- are about, so that failure_reason says the same of all of node_ids. Rows are numbered by failure, in the
+-- order in which all_failures has them for one node; a silent node fails the stage live last.
+-- p_known: what recount_terms or known_of_others gave.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
+    p_now timestamptz, p_shard int)
+returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
+    predicate jsonb, lacks int)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return query
+    -- most nodes are live and not cordoned, most classes and nodes know no isolation: one look finds others
+    with odd as materialized (
+      select n.node_id, n.cordoned_at is not null as is_cordoned,
+             not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
+             n.cpu_isolation, n.gpu_exclusivity, n.gpu_share_mode,
+             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_ids else '{}' end as gpu_ids,
+             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_parents else '{}' end as gpu_parents
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      cross join lateral (
+        select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
+               or p_class.gpu_wanted <> '{}'
+               or n.gpu_share_mode <> 'fractional' as has_manner) d
+      where n.shard_id = p_shard and n.deregistered_at is null
+        and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
+    )
+    select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
+           x.message, x.predicate, x.lacks
+    from (
+      select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
+             'no_handler' as code, true as permanent,
+             hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
+      from hwqueue.unserving_nodes(p_class, p_shard) u
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
+      where n.deregistered_at is null
+      group by u.predicate
+      union all
+      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
+      from hwqueue.unlike_labels(p_class, p_shard) f
+      union all
+      select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
+      from (
+        select p.taints, array_agg(n.node_id) as node_ids
+        from hwqueue.profile p
+        join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id
+        where p.shard_id = p_shard and p.taints <> '[]' and n.deregistered_at is null
+        group by p.taints) g
+      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
+        with ordinality t
+      union all
+      -- a class that names a device is judged by its nodes, after what they are named for
+      select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',
+             c.code, true, c.message, c.predicate, null
+      from (
+        select o.cpu_isolation, o.gpu_exclusivity, o.gpu_share_mode, o.gpu_ids, o.gpu_parents,
+               array_agg(o.node_id) as node_ids
+        from odd o
+        where o.has_manner
+        group by 1, 2, 3, 4, 5) g
+      cross join lateral hwqueue.isolation_conflicts(
+        p_class, g.cpu_isolation, g.gpu_exclusivity, g.gpu_share_mode, g.gpu_ids, g.gpu_parents)
+        with ordinality c
+      union all
+      select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
+      from hwqueue.unlike_others(p_class, p_known, p_now, p_shard) f
+      union all
+      select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
+      from hwqueue.too_small_or_full(p_class, p_shard) f
+      union all
+      select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+      from odd o where o.is_cordoned having count(*) > 0
+      union all
+      select 11, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
+      from odd o where o.is_silent having count(*) > 0
+    ) x;
+end
+$$;
+
+-- The part of fleet_failures about what profiles decide.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard int)
+returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
+begin
+  if v_exprs = '[]' then
+    return;
+  end if;
+  return query
+    with asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    )
+    select g.ordinality, g.node_ids, u.code, a.expr
+    from (
+      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
+             case when x.sees_rack then n.rack end as rack,
+             array_agg(n.node_id) as node_ids
+      from asked x cross join hwqueue.node n
+      where n.shard_id = p_shard and n.deregistered_at is null
+      group by 1, 2, 3) g
+    join asked a on a.ordinality = g.ordinality
+    cross join lateral (
+      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
+    where u.code is not null;
+end
+$$;
+
+-- The part of fleet_failures about what nodes are to other leases, and about nodes, resources and trust
+-- domains that a class names.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb,
+    p_now timestamptz, p_shard int)
+returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
+    predicate jsonb)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
+  -- looked up for every node: an object is searched, a join could become a loop over all places
+  v_kept_at jsonb := (
+    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
+    from jsonb_array_elements(p_known -> 'kept_out') k);
+  v_domains text[] := array(
+    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
+begin
+  if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
+    return;
+  end if;
+  return query
+    with facts as materialized (
+      select n.node_id, coalesce(t.facts, '[]') as facts
+      from hwqueue.node n
+      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    ), alike as materialized (
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
+      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
+      -- each
+      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
+                                when a.expr ? 'any' then t.facts end as fact,
+             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
+             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
+                  then n.node_id end as own,
+             array_agg(t.node_id) as node_ids
+      from facts t
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
+      cross join asked a
+      group by 1, 2, 3, 4, 5, 6
+    )
+    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
+    from alike g
+    join asked a on a.ordinality = g.ordinality
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
+      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
+    union all
+    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
+    from (
+      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
+      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
+      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
+          p_now, p_shard) as code offset 0) u
+    where u.code is not null
+    union all
+    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
+           hwqueue.kept_out_words(k.domain), null
+    from hwqueue.node n
+    cross join lateral (
+      select d as domain from unnest(v_domains) d
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
+      order by d limit 1) k
+    where n.shard_id = p_shard and n.deregistered_at is null
+    group by k.domain;
+end
+$$;
+
+-- The part of fleet_failures about room: what is short now node by node; what would be if nothing ran, once
+-- for all of the same capacity. Of custom countables the words are about the node's own, so nodes that lack
+-- others are not alike.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard int)
+returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return query
+    select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
+    from (
+      select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
+      from (
+        select r.*, hwqueue.shortage(
+                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
+                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
+        from (
+          select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
+          from (
+            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
+                   n.core_numa,
+                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
+                        end as own,
+                   hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
+                   hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
+                   hwqueue.node_headroom(n, coalesce(
+                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
+            from hwqueue.node n
+            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+            where n.shard_id = p_shard and n.deregistered_at is null
+            offset 0) m
+          offset 0) r
+        offset 0) s
+      where s.lacks_now <> 0
+      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
+               s.own,
+               case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
+      offset 0) g
+    cross join lateral (
+      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
+      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
+    cross join lateral hwqueue.room_failures(
+      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
+      with ordinality f;
+end
+$$;
