@@ -953,21 +953,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.before_checked(p_places tid[], p_checked bigint[]) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_first bigint;
-begin
-  if p_checked <> '{}' and p_places <> '{}' then
-    select p.n into v_first from unnest(p_places) with ordinality p(place, n)
-    cross join lateral (select r.class_id from hwqueue.ready r where r.ctid = p.place) e
-    where cardinality(p_checked) > 200 or e.class_id = any (p_checked) order by p.n limit 1;
-  end if;
-  return case when v_first is null then p_places else p_places[1 : v_first - 1] end;
-end
-$$;
-
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -1996,16 +1981,6 @@ begin
 end
 $_$;
 
-CREATE FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return array(
-    select unnest(s.checked) from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id);
-end
-$$;
-
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -2146,14 +2121,14 @@ begin
     v_places := case
       when v_at_mark and not v_is_tried then
         hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-          v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
-          case when v_state.is_counted then 1 else v_left end, v_now, p_shard)
+          v_front.position, v_front.window_size, case when v_state.is_counted then 1 else v_left end, v_now,
+          p_shard)
       when v_at_mark and cardinality(v_front.classes) <= 64 then  -- what lock_stretch does after a try in vain
         hwqueue.lock_heads(v_front.classes, v_front.queue_id, 0::smallint, v_front.rank, v_front.position, v_left, v_now, p_shard) end;
     if coalesce(v_places, '{}') = '{}' then
       v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain,
-        case when v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
+        case when v_at_mark or v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end,
+        v_at_mark is true, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;
       if v_places = '{}' then
@@ -4697,17 +4672,20 @@ CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, 
     LANGUAGE plpgsql
     AS $$
 declare
-  v_same boolean := p_from_tier = p_to_tier;
+  v_same boolean := p_from_tier is not null and p_from_tier = p_to_tier;
 begin
-  select r.tier, r.rank, r.position into tier, rank, "position"
-  from hwqueue.ready r
-  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
-    and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
-  order by r.rank, r.position limit 1;
+  if p_from_tier is not null then
+    select r.tier, r.rank, r.position into tier, rank, "position"
+    from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
+      and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
+    order by r.rank, r.position limit 1;
+  end if;
   if tier is null and not v_same then
     select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > p_from_tier and r.tier < p_to_tier
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > coalesce(p_from_tier, -1)
+      and r.tier < p_to_tier
     order by r.tier, r.rank, r.position limit 1;
     if tier is null then
       select r.tier, r.rank, r.position into tier, rank, "position"
@@ -4981,65 +4959,77 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_eligible hwqueue.profile_queue := p_eligible;
-  v_is_front boolean;
-  v_from bigint;
+  v_classes bigint[] := p_eligible.classes;
+begin
+  if p_is_judged is not true and (not p_eligible.is_even
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
+    return '{}';
+  end if;
+  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+    v_classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
+  end if;
+  -- of a longer list, which is not complete, the rest would look complete
+  if p_without <> '{}' and cardinality(v_classes) <= 200 then
+    v_classes := array(select c from unnest(v_classes) c where c <> all (p_without));
+  end if;
+  return v_classes;
+end
+$$;
+
+CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_is_mark boolean := coalesce(p_front.is_front, false) and not p_is_tried;
+  v_from bigint := p_front.position;
   v_front record;
   v_seen record;
 begin
+  places := '{}';
   positions := '{}';
-  if p_front.is_front is not true and (not p_eligible.is_even
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    return;
-  end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
-  end if;
-  if v_eligible.classes = '{}' then
-    return;
-  end if;
-  v_is_front := p_front.is_front;
   tier := p_front.tier;
   rank := p_front.rank;
-  v_from := p_front.position;
-  if v_is_front is not true then
-    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_from from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
-  end if;
-  if not v_is_front then
-    select f.tier, f.rank, f.position into tier, rank, v_from from hwqueue.queue_front(p_eligible.queue_id, p_shard) f;
-    if tier is null then
-      return;
+  for v_turn in 1 .. 2 loop
+    if v_turn = 2 or not v_is_mark then
+      v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard, v_turn = 1 and not p_is_tried);
+      exit when v_front.tier is null
+        or v_turn = 2 and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from);
+      tier := v_front.tier;
+      rank := v_front.rank;
+      v_from := v_front.position;
+      v_is_mark := v_front.is_mark;
     end if;
-  end if;
-  -- what is left out stands in front: of a few others the heads alone
-  if p_without = '{}' or cardinality(v_eligible.classes) > 8 then
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
-    positions := v_seen.positions;
-  end if;
-  if positions = '{}' and cardinality(v_eligible.classes) <= 64 then  -- others stand there: whatever there is of these
-    v_seen := hwqueue.head_entries(v_eligible, tier, rank, v_from, p_limit, p_now, p_shard);
-    tier := v_seen.tier;
-    rank := v_seen.rank;
-  elsif positions = '{}' and v_is_front then  -- the mark lags behind
-    v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from) then
-      return;
+    if p_eligible.checked = '{}' then
+      places := hwqueue.lock_stretch(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
+                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
+    else
+      -- what is left out stands in front: of a few others the heads alone
+      if p_without = '{}' or cardinality(p_eligible.classes) > 8 then
+        v_seen := hwqueue.stretch_entries(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
+                                          p_now, p_shard);
+        positions := v_seen.positions;
+      end if;
+      -- others stand there: whatever there is of these
+      if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
+        v_seen := hwqueue.head_entries(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
+        tier := v_seen.tier;
+        rank := v_seen.rank;
+        positions := coalesce(v_seen.positions, '{}');
+      end if;
     end if;
-    tier := v_front.tier;
-    rank := v_front.rank;
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_front.position, p_window, p_limit, p_now, p_shard);
+    -- the mark may lag behind; of a few classes that makes no difference
+    exit when places <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
+  end loop;
+  if positions <> '{}' then
+    classes := v_seen.classes;
+    checked := v_seen.checked;
+    head := v_seen.head;
   end if;
-  positions := coalesce(v_seen.positions, '{}');
-  classes := v_seen.classes;
-  checked := v_seen.checked;
-  head := v_seen.head;
 end
 $$;
 
@@ -7244,10 +7234,11 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
+  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
   v_places tid[];
 begin
   if cardinality(p_classes) = 1 then
@@ -7261,7 +7252,8 @@ begin
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and case when cardinality(p_classes) <= 64 then least(p_to, p_from + 31 + 8 * p_limit) else p_to end
+        and r.position between p_from
+          and case when cardinality(p_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
         and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
@@ -7269,7 +7261,7 @@ begin
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to
+        and r.position between p_from and v_to
         and exists (select 1 from hwqueue.profile_eligibility e
                     where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
                       and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
@@ -7884,7 +7876,7 @@ begin
   if v_marks.version is null or v_safe is null then
     return;
   end if;
-  select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
+  v_front := hwqueue.queue_front(p_entry.queue_id, p_shard);
   v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
     or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
@@ -9642,29 +9634,6 @@ CREATE FUNCTION hwqueue.oldest_holder(p_relation regclass) RETURNS xid8
     order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
 $$;
 
-CREATE FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-begin
-  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into marks, tier, rank, "position"
-  from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  is_front := marks is not distinct from 1;
-  if is_front then
-    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = only_mark.tier and r.rank < only_mark.rank
-    order by r.rank, r.position limit 1;
-    if not found then
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < only_mark.tier
-      order by r.tier, r.rank, r.position limit 1;
-    end if;
-    is_front := not found;
-  end if;
-end
-$$;
-
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -10495,7 +10464,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
@@ -10508,8 +10477,8 @@ declare
   v_picked hwqueue.picked;
 begin
   v_picked.score := 0;
-  if p_is_plain then
-    if p_front.is_front and p_front.checked <> '{}' then
+  if p_is_plain and not (p_is_tried and cardinality(p_front.classes) <= 64) then
+    if p_front.is_front then
       v_eligible.shard_id := p_shard;
       v_eligible.profile_id := p_state.profile_id;
       v_eligible.queue_id := p_front.queue_id;
@@ -10523,13 +10492,9 @@ begin
       select s.* into v_eligible
       from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
     end if;
-    if v_eligible.checked = '{}' then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
-                                            p_tried_rank, p_tried_position, p_room, v_limit, p_now, p_shard);
-      -- read again: the look at the front may have seen classes that are newer than what was read before it
-      v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
-    elsif v_eligible.checked is not null then
-      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
+    if v_eligible.checked is not null then
+      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_is_tried, p_tasks, p_window, p_room,
+                                       v_limit, p_now, p_shard);
       v_picked.places := v_front.places;
       v_picked.counted := v_front.counted;
       v_picked.entry := v_front.entry;
@@ -11300,30 +11265,40 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) RETURNS record
+CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_marks record;
-  v_tier smallint := -1;
-  v_rank bigint := 0;
+  v_place record;
 begin
   select w.tiers, w.ranks, w.positions, w.version < w.stands_until as stands into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
   stands := coalesce(v_marks.stands, false);
+  is_mark := false;
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
-    select b.tier, b.rank, b.position into tier, rank, "position"
-    from hwqueue.first_between(p_queue_id, v_tier, v_rank, coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard) b;
-    exit when tier is not null or v_marks.tiers[i] is null;
-    v_tier := v_marks.tiers[i];
-    v_rank := v_marks.ranks[i];
-    select r.tier, r.rank, r.position into tier, rank, "position"
+    v_place := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
+                                     coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0),
+                                     p_shard);
+    exit when v_place.tier is not null or v_marks.tiers[i] is null;
+    if p_or_mark and cardinality(v_marks.tiers) = 1 then  -- as in most queues
+      tier := v_marks.tiers[1];
+      rank := v_marks.ranks[1];
+      position := v_marks.positions[1];
+      is_mark := true;
+      return;
+    end if;
+    select r.tier, r.rank, r.position into v_place
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank = v_rank and r.position >= v_marks.positions[i]
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
+      and r.rank = v_marks.ranks[i] and r.position >= v_marks.positions[i]
     order by r.position limit 1;
     exit when found;
   end loop;
+  tier := v_place.tier;
+  rank := v_place.rank;
+  position := v_place.position;
 end
 $$;
 
@@ -12835,7 +12810,8 @@ CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tas
 begin
   if cardinality(p_eligible.classes) > 200
      or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
+        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null,
+                             p_room) = 0 then
     return p_eligible.classes;
   end if;
   return array(
@@ -14089,11 +14065,11 @@ CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
 
-CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_eligible hwqueue.profile_queue := p_eligible;
   v_node hwqueue.node;
   v_seen record;
   v_taken record;
@@ -14102,11 +14078,18 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and cardinality(p_eligible.classes) <= 200 then
+  if p_state.meets_blocked and p_eligible.checked <> '{}' and cardinality(p_eligible.classes) <= 200 then
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
     blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
   end if;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+  v_eligible.classes := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, blocked, p_room,
+                                              p_shard);
+  if v_eligible.classes = '{}' then
+    return;
+  end if;
+  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, blocked, p_room,
+                                  p_limit, p_now, p_shard);
+  places := v_seen.places;
   if v_seen.positions = '{}' then
     return;
   end if;
@@ -14358,63 +14341,6 @@ begin
   perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
     jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
   return null;
-end
-$$;
-
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_reach int := greatest(p_window, 8 * p_limit) - 1;
-  v_eligible hwqueue.profile_queue;
-  v_tier smallint := 0;
-  v_rank bigint := p_tried_rank;
-  v_position bigint := p_tried_position;
-  v_marks int := 1;
-  v_mark record;
-  v_front record;
-  v_places tid[] := '{}';
-begin
-  select s.* into v_eligible
-  from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
-  if v_eligible.is_even is distinct from true then
-    return '{}';
-  end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
-    if v_eligible.classes = '{}' then
-      return '{}';
-    end if;
-  end if;
-  if p_tried_position is null then
-    if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then
-      return '{}';
-    end if;
-    v_mark := hwqueue.only_mark(p_queue_id, p_shard);
-    v_marks := v_mark.marks;
-    v_tier := v_mark.tier;
-    v_rank := v_mark.rank;
-    v_position := v_mark.position;
-    if v_mark.is_front then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
-                                       v_position + v_reach, p_limit, p_now, p_shard);
-    end if;
-  end if;
-  if v_places = '{}' then
-    -- the mark lags behind, or there is none: from the first entry that lives, unless that has been seen
-    select f.tier, f.rank, f.position into v_front from hwqueue.queue_front(p_queue_id, p_shard) f;
-    if v_front.tier is null then
-      return '{}';
-    end if;
-    if v_marks <> 1 or (v_front.tier, v_front.rank) <> (v_tier, v_rank) or v_front.position > v_position + v_reach then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_front.tier, v_front.rank,
-                                       v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
-    end if;
-    if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
-      v_places := hwqueue.lock_heads(v_eligible.classes, p_queue_id, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
-    end if;
-  end if;
-  return v_places;
 end
 $$;
 
@@ -17687,8 +17613,6 @@ REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.before_checked(p_places tid[], p_checked bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -17787,8 +17711,6 @@ GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
@@ -18042,7 +17964,9 @@ REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
@@ -18317,7 +18241,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard in
 
 REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
@@ -18529,8 +18453,6 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_holder(p_relation regclass) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -18593,7 +18515,7 @@ REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18668,7 +18590,7 @@ REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
 
@@ -18954,7 +18876,7 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
 
@@ -18965,8 +18887,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
