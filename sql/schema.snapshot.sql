@@ -7197,6 +7197,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+begin
+  return array(
+    select r.ctid
+    from (
+      select h.place
+      from unnest(p_classes) with ordinality k(class_id, ordinality)
+      cross join lateral (
+        select x.ctid as place, x.position from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+          and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+          and (x.deadline is null or x.deadline > p_now)
+        order by x.position limit p_depth
+      ) h
+      order by h.position limit p_depth
+    ) c
+    join hwqueue.ready r on r.ctid = c.place
+    where (r.class_id = any (p_classes)) is true  -- as above
+    limit p_limit
+    for update of r skip locked);
+end
+$$;
+
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql
     AS $$
@@ -10426,7 +10453,9 @@ begin
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
-      v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      v_taken := hwqueue.try_lanes(v_fit.classes, v_fit.scores, '{}', v_node,
+        hwqueue.queue_fronts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
+        v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
       v_picked.places := v_taken.places;
       v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
@@ -14125,31 +14154,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
-  v_lane record;
-  v_limit int;
-  v_after_tier smallint;
-  v_after_rank bigint;
-begin
-  places := '{}';
-  while v_from.queue_ids is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
-    exit when v_lane.classes is null;
-    v_limit := least(p_limit, v_lane.takes);
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
-    score := v_lane.score;
-    exit when places <> '{}';
-    v_after_tier := v_lane.tier;
-    v_after_rank := v_lane.rank;
-  end loop;
-end
-$$;
-
 CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -14230,7 +14234,8 @@ CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p
     LANGUAGE plpgsql
     AS $$
 declare
-  v_is_checked boolean[] := case when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+  v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
+                            when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
                             else hwqueue.are_among(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
@@ -14241,7 +14246,8 @@ declare
 begin
   places := '{}';
   while v_first <= v_count loop
-    v_last := v_first;  -- entries that follow each other: of one class that must be checked, or of any that need not be
+    -- entries that follow each other: of one class that must be checked, or of any that need not be
+    v_last := case when p_checked = '{}' then v_count else v_first end;
     while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
           and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
       v_last := v_last + 1;
@@ -14341,44 +14347,6 @@ begin
   perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
     jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
   return null;
-end
-$$;
-
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_depth int := p_limit;
-  v_from hwqueue.scan_from;
-  v_places tid[];
-begin
-  v_places := hwqueue.lock_seen(p_positions, p_seen_classes, p_tier, p_rank, p_limit, p_shard);
-  if v_places <> '{}' then
-    return v_places;
-  end if;
-  v_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
-  loop
-    v_places := array(
-      select r.ctid
-      from (
-        select h.place
-        from unnest(p_classes) with ordinality k(class_id, ordinality)
-        cross join lateral (
-          select x.ctid as place, x.position from hwqueue.ready x
-          where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
-          order by x.position limit v_depth
-        ) h
-        order by h.position limit v_depth
-      ) c
-      join hwqueue.ready r on r.ctid = c.place
-      where (r.class_id = any (p_classes)) is true  -- as above
-      limit p_limit
-      for update of r skip locked);
-    exit when v_places <> '{}' or v_depth >= 16384;
-    v_depth := least(8 * v_depth, 16384);
-  end loop;
-  return v_places;
 end
 $$;
 
@@ -15024,12 +14992,13 @@ declare
   v_depth int;
   v_positions bigint[];
   v_seen bigint[];
+  v_behind record;
   v_taken record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  while places = '{}' and blocked is null loop
+  while places = '{}' and blocked is null and p_from.queue_ids is not null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);
     score := v_lane.score;
@@ -15039,22 +15008,31 @@ begin
     v_sees := v_positions is not null and (v_lane.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
     v_depth := case when v_sees then 0 else v_limit end;
     loop
-      if v_depth > 0 then
-        select e.positions, e.classes into v_positions, v_seen
-        from hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, p_now, p_shard) e;
+      if v_depth > 0 and p_checked = '{}' then
+        places := hwqueue.lock_lane(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, v_limit,
+                                    p_now, p_shard);
+        exit when places <> '{}' or v_depth >= 16384;
+      else
+        if v_depth > 0 then
+          v_behind := hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth,
+                                           p_now, p_shard);
+          v_positions := v_behind.positions;
+          v_seen := v_behind.classes;
+        end if;
+        v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null,
+                                        v_limit, p_node, p_now, p_shard);
+        places := v_taken.places;
+        counted := v_taken.counted;
+        entry := v_taken.entry;
+        blocked := v_taken.blocked;
+        reason := v_taken.reason;
+        later_tier := v_taken.later_tier;
+        later_rank := v_taken.later_rank;
+        exit when places <> '{}' or blocked is not null
+          or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       end if;
-      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null, v_limit, p_node, p_now, p_shard);
-      exit when v_taken.places <> '{}' or v_taken.blocked is not null
-        or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
     end loop;
-    places := v_taken.places;
-    counted := v_taken.counted;
-    entry := v_taken.entry;
-    blocked := v_taken.blocked;
-    reason := v_taken.reason;
-    later_tier := v_taken.later_tier;
-    later_rank := v_taken.later_rank;
     v_after_tier := v_lane.tier;
     v_after_rank := v_lane.rank;
   end loop;
@@ -18237,6 +18215,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[],
 
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -18878,8 +18858,6 @@ REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
@@ -18887,8 +18865,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 

@@ -8,3 +8,5 @@ drop function if exists hwqueue.take_front(bigint, xid8, xid8[], int, text[], in
 drop function if exists hwqueue.front_entries(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, text[], int, bigint[], hwqueue.headroom, int, timestamptz, int);
 drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, text[], int, hwqueue.headroom, int, timestamptz, int);
 drop function if exists hwqueue.pick_places(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, hwqueue.queue_look, int[], text[], int, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.take_best(bigint[], double precision[], int[], int, int, int, timestamptz, int);
+drop function if exists hwqueue.take_lane(bigint[], bigint[], bigint[], hwqueue.scan_from, smallint, bigint, int, timestamptz, int);
