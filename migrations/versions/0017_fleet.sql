@@ -1,4 +1,5 @@
--- Functions that are gone, or take something else than they did: a claim that finds the front of a queue does so in one way.
+-- Functions that are gone, or take something else than they did: a claim that finds the front of a queue does so
+-- in one way.
 drop function if exists hwqueue.queue_front(int, int);
 drop function if exists hwqueue.only_mark(int, int);
 drop function if exists hwqueue.lock_stretch(bigint, int, bigint[], text[], hwqueue.headroom, smallint, bigint, bigint, bigint, int, timestamptz, int);
