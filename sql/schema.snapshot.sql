@@ -984,21 +984,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.before_checked(p_places tid[], p_checked bigint[]) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_first bigint;
-begin
-  if p_checked <> '{}' and p_places <> '{}' then
-    select p.n into v_first from unnest(p_places) with ordinality p(place, n)
-    cross join lateral (select r.class_id from hwqueue.ready r where r.ctid = p.place) e
-    where cardinality(p_checked) > 200 or e.class_id = any (p_checked) order by p.n limit 1;
-  end if;
-  return case when v_first is null then p_places else p_places[1 : v_first - 1] end;
-end
-$$;
-
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2028,16 +2013,6 @@ begin
 end
 $_$;
 
-CREATE FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return array(
-    select unnest(s.checked) from hwqueue.profile_queue s
-    where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id);
-end
-$$;
-
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -2178,14 +2153,14 @@ begin
     v_places := case
       when v_at_mark and not v_is_tried then
         hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-          v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
-          case when v_state.is_counted then 1 else v_left end, v_now, p_shard)
+          v_front.position, v_front.window_size, case when v_state.is_counted then 1 else v_left end, v_now,
+          p_shard)
       when v_at_mark and cardinality(v_front.classes) <= 64 then  -- what lock_stretch does after a try in vain
         hwqueue.lock_heads(v_front.classes, v_front.queue_id, 0::smallint, v_front.rank, v_front.position, v_left, v_now, p_shard) end;
     if coalesce(v_places, '{}') = '{}' then
       v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain,
-        case when v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
+        case when v_at_mark or v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end,
+        v_at_mark is true, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;
       if v_places = '{}' then
@@ -4811,17 +4786,20 @@ CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, 
     LANGUAGE plpgsql
     AS $$
 declare
-  v_same boolean := p_from_tier = p_to_tier;
+  v_same boolean := p_from_tier is not null and p_from_tier = p_to_tier;
 begin
-  select r.tier, r.rank, r.position into tier, rank, "position"
-  from hwqueue.ready r
-  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
-    and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
-  order by r.rank, r.position limit 1;
+  if p_from_tier is not null then
+    select r.tier, r.rank, r.position into tier, rank, "position"
+    from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
+      and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
+    order by r.rank, r.position limit 1;
+  end if;
   if tier is null and not v_same then
     select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > p_from_tier and r.tier < p_to_tier
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > coalesce(p_from_tier, -1)
+      and r.tier < p_to_tier
     order by r.tier, r.rank, r.position limit 1;
     if tier is null then
       select r.tier, r.rank, r.position into tier, rank, "position"
@@ -5193,65 +5171,77 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_eligible hwqueue.profile_queue := p_eligible;
-  v_is_front boolean;
-  v_from bigint;
+  v_classes bigint[] := p_eligible.classes;
+begin
+  if p_is_judged is not true and (not p_eligible.is_even
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
+    return '{}';
+  end if;
+  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+    v_classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
+  end if;
+  -- of a longer list, which is not complete, the rest would look complete
+  if p_without <> '{}' and cardinality(v_classes) <= 200 then
+    v_classes := array(select c from unnest(v_classes) c where c <> all (p_without));
+  end if;
+  return v_classes;
+end
+$$;
+
+CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_is_mark boolean := coalesce(p_front.is_front, false) and not p_is_tried;
+  v_from bigint := p_front.position;
   v_front record;
   v_seen record;
 begin
+  places := '{}';
   positions := '{}';
-  if p_front.is_front is not true and (not p_eligible.is_even
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    return;
-  end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
-  end if;
-  if v_eligible.classes = '{}' then
-    return;
-  end if;
-  v_is_front := p_front.is_front;
   tier := p_front.tier;
   rank := p_front.rank;
-  v_from := p_front.position;
-  if v_is_front is not true then
-    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_from from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
-  end if;
-  if not v_is_front then
-    select f.tier, f.rank, f.position into tier, rank, v_from from hwqueue.queue_front(p_eligible.queue_id, p_shard) f;
-    if tier is null then
-      return;
+  for v_turn in 1 .. 2 loop
+    if v_turn = 2 or not v_is_mark then
+      v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard, v_turn = 1 and not p_is_tried);
+      exit when v_front.tier is null
+        or v_turn = 2 and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from);
+      tier := v_front.tier;
+      rank := v_front.rank;
+      v_from := v_front.position;
+      v_is_mark := v_front.is_mark;
     end if;
-  end if;
-  -- what is left out stands in front: of a few others the heads alone
-  if p_without = '{}' or cardinality(v_eligible.classes) > 8 then
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
-    positions := v_seen.positions;
-  end if;
-  if positions = '{}' and cardinality(v_eligible.classes) <= 64 then  -- others stand there: whatever there is of these
-    v_seen := hwqueue.head_entries(v_eligible, tier, rank, v_from, p_limit, p_now, p_shard);
-    tier := v_seen.tier;
-    rank := v_seen.rank;
-  elsif positions = '{}' and v_is_front then  -- the mark lags behind
-    v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from) then
-      return;
+    if p_eligible.checked = '{}' then
+      places := hwqueue.lock_stretch(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
+                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
+    else
+      -- what is left out stands in front: of a few others the heads alone
+      if p_without = '{}' or cardinality(p_eligible.classes) > 8 then
+        v_seen := hwqueue.stretch_entries(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
+                                          p_now, p_shard);
+        positions := v_seen.positions;
+      end if;
+      -- others stand there: whatever there is of these
+      if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
+        v_seen := hwqueue.head_entries(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
+        tier := v_seen.tier;
+        rank := v_seen.rank;
+        positions := coalesce(v_seen.positions, '{}');
+      end if;
     end if;
-    tier := v_front.tier;
-    rank := v_front.rank;
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_front.position, p_window, p_limit, p_now, p_shard);
+    -- the mark may lag behind; of a few classes that makes no difference
+    exit when places <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
+  end loop;
+  if positions <> '{}' then
+    classes := v_seen.classes;
+    checked := v_seen.checked;
+    head := v_seen.head;
   end if;
-  positions := coalesce(v_seen.positions, '{}');
-  classes := v_seen.classes;
-  checked := v_seen.checked;
-  head := v_seen.head;
 end
 $$;
 
@@ -7400,6 +7390,33 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+begin
+  return array(
+    select r.ctid
+    from (
+      select h.place
+      from unnest(p_classes) with ordinality k(class_id, ordinality)
+      cross join lateral (
+        select x.ctid as place, x.position from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+          and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+          and (x.deadline is null or x.deadline > p_now)
+        order by x.position limit p_depth
+      ) h
+      order by h.position limit p_depth
+    ) c
+    join hwqueue.ready r on r.ctid = c.place
+    where (r.class_id = any (p_classes)) is true  -- as above
+    limit p_limit
+    for update of r skip locked);
+end
+$$;
+
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql
     AS $$
@@ -7437,10 +7454,11 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql
     AS $$
 declare
+  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
   v_places tid[];
 begin
   if cardinality(p_classes) = 1 then
@@ -7454,7 +7472,8 @@ begin
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and case when cardinality(p_classes) <= 64 then least(p_to, p_from + 31 + 8 * p_limit) else p_to end
+        and r.position between p_from
+          and case when cardinality(p_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
         and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
@@ -7462,7 +7481,7 @@ begin
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to
+        and r.position between p_from and v_to
         and exists (select 1 from hwqueue.profile_eligibility e
                     where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
                       and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
@@ -8181,7 +8200,7 @@ begin
   if v_marks.version is null or v_safe is null then
     return;
   end if;
-  select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
+  v_front := hwqueue.queue_front(p_entry.queue_id, p_shard);
   v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
     or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
@@ -9918,29 +9937,6 @@ CREATE FUNCTION hwqueue.oldest_holder(p_relation regclass) RETURNS xid8
     order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
 $$;
 
-CREATE FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-begin
-  select cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1] into marks, tier, rank, "position"
-  from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  is_front := marks is not distinct from 1;
-  if is_front then
-    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison; in order, for this index
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = only_mark.tier and r.rank < only_mark.rank
-    order by r.rank, r.position limit 1;
-    if not found then
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier < only_mark.tier
-      order by r.tier, r.rank, r.position limit 1;
-    end if;
-    is_front := not found;
-  end if;
-end
-$$;
-
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -10751,7 +10747,9 @@ begin
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
-      v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      v_taken := hwqueue.try_lanes(v_fit.classes, v_fit.scores, '{}', v_node,
+        hwqueue.queue_fronts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
+        v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
       v_picked.places := v_taken.places;
       v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
@@ -10789,7 +10787,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql
     AS $$
 declare
@@ -10802,8 +10800,8 @@ declare
   v_picked hwqueue.picked;
 begin
   v_picked.score := 0;
-  if p_is_plain then
-    if p_front.is_front and p_front.checked <> '{}' then
+  if p_is_plain and not (p_is_tried and cardinality(p_front.classes) <= 64) then
+    if p_front.is_front then
       v_eligible.shard_id := p_shard;
       v_eligible.profile_id := p_state.profile_id;
       v_eligible.queue_id := p_front.queue_id;
@@ -10817,13 +10815,9 @@ begin
       select s.* into v_eligible
       from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
     end if;
-    if v_eligible.checked = '{}' then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
-                                            p_tried_rank, p_tried_position, p_room, v_limit, p_now, p_shard);
-      -- read again: the look at the front may have seen classes that are newer than what was read before it
-      v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
-    elsif v_eligible.checked is not null then
-      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
+    if v_eligible.checked is not null then
+      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_is_tried, p_tasks, p_window, p_room,
+                                       v_limit, p_now, p_shard);
       v_picked.places := v_front.places;
       v_picked.counted := v_front.counted;
       v_picked.entry := v_front.entry;
@@ -11594,30 +11588,40 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) RETURNS record
+CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_marks record;
-  v_tier smallint := -1;
-  v_rank bigint := 0;
+  v_place record;
 begin
   select w.tiers, w.ranks, w.positions, w.version < w.stands_until as stands into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
   stands := coalesce(v_marks.stands, false);
+  is_mark := false;
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
-    select b.tier, b.rank, b.position into tier, rank, "position"
-    from hwqueue.first_between(p_queue_id, v_tier, v_rank, coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard) b;
-    exit when tier is not null or v_marks.tiers[i] is null;
-    v_tier := v_marks.tiers[i];
-    v_rank := v_marks.ranks[i];
-    select r.tier, r.rank, r.position into tier, rank, "position"
+    v_place := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
+                                     coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0),
+                                     p_shard);
+    exit when v_place.tier is not null or v_marks.tiers[i] is null;
+    if p_or_mark and cardinality(v_marks.tiers) = 1 then  -- as in most queues
+      tier := v_marks.tiers[1];
+      rank := v_marks.ranks[1];
+      position := v_marks.positions[1];
+      is_mark := true;
+      return;
+    end if;
+    select r.tier, r.rank, r.position into v_place
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_tier and r.rank = v_rank and r.position >= v_marks.positions[i]
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
+      and r.rank = v_marks.ranks[i] and r.position >= v_marks.positions[i]
     order by r.position limit 1;
     exit when found;
   end loop;
+  tier := v_place.tier;
+  rank := v_place.rank;
+  position := v_place.position;
 end
 $$;
 
@@ -13204,7 +13208,8 @@ CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tas
 begin
   if cardinality(p_eligible.classes) > 200
      or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
+        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null,
+                             p_room) = 0 then
     return p_eligible.classes;
   end if;
   return array(
@@ -14466,11 +14471,11 @@ CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
 
-CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_eligible hwqueue.profile_queue := p_eligible;
   v_node hwqueue.node;
   v_seen record;
   v_taken record;
@@ -14479,11 +14484,18 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and cardinality(p_eligible.classes) <= 200 then
+  if p_state.meets_blocked and p_eligible.checked <> '{}' and cardinality(p_eligible.classes) <= 200 then
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
     blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
   end if;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+  v_eligible.classes := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, blocked, p_room,
+                                              p_shard);
+  if v_eligible.classes = '{}' then
+    return;
+  end if;
+  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, blocked, p_room,
+                                  p_limit, p_now, p_shard);
+  places := v_seen.places;
   if v_seen.positions = '{}' then
     return;
   end if;
@@ -14516,31 +14528,6 @@ begin
     end if;
     is_new := v_taken.reason is not distinct from 'unpublished';
   end if;
-end
-$$;
-
-CREATE FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
-  v_lane record;
-  v_limit int;
-  v_after_tier smallint;
-  v_after_rank bigint;
-begin
-  places := '{}';
-  while v_from.queue_ids is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
-    exit when v_lane.classes is null;
-    v_limit := least(p_limit, v_lane.takes);
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
-    score := v_lane.score;
-    exit when places <> '{}';
-    v_after_tier := v_lane.tier;
-    v_after_rank := v_lane.rank;
-  end loop;
 end
 $$;
 
@@ -14624,7 +14611,8 @@ CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p
     LANGUAGE plpgsql
     AS $$
 declare
-  v_is_checked boolean[] := case when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+  v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
+                            when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
                             else hwqueue.are_among(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
@@ -14635,7 +14623,8 @@ declare
 begin
   places := '{}';
   while v_first <= v_count loop
-    v_last := v_first;  -- entries that follow each other: of one class that must be checked, or of any that need not be
+    -- entries that follow each other: of one class that must be checked, or of any that need not be
+    v_last := case when p_checked = '{}' then v_count else v_first end;
     while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
           and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
       v_last := v_last + 1;
@@ -14735,101 +14724,6 @@ begin
   perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
     jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
   return null;
-end
-$$;
-
-CREATE FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_reach int := greatest(p_window, 8 * p_limit) - 1;
-  v_eligible hwqueue.profile_queue;
-  v_tier smallint := 0;
-  v_rank bigint := p_tried_rank;
-  v_position bigint := p_tried_position;
-  v_marks int := 1;
-  v_mark record;
-  v_front record;
-  v_places tid[] := '{}';
-begin
-  select s.* into v_eligible
-  from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_profile_id and s.queue_id = p_queue_id;
-  if v_eligible.is_even is distinct from true then
-    return '{}';
-  end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_eligible.classes := hwqueue.runnable_classes(v_eligible, p_tasks, p_room, p_shard);
-    if v_eligible.classes = '{}' then
-      return '{}';
-    end if;
-  end if;
-  if p_tried_position is null then
-    if hwqueue.has_new_classes(least(v_eligible.classes_seen, p_classes_seen), v_eligible.classes_unseen || p_classes_unseen, p_shard) then
-      return '{}';
-    end if;
-    v_mark := hwqueue.only_mark(p_queue_id, p_shard);
-    v_marks := v_mark.marks;
-    v_tier := v_mark.tier;
-    v_rank := v_mark.rank;
-    v_position := v_mark.position;
-    if v_mark.is_front then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_tier, v_rank, v_position,
-                                       v_position + v_reach, p_limit, p_now, p_shard);
-    end if;
-  end if;
-  if v_places = '{}' then
-    -- the mark lags behind, or there is none: from the first entry that lives, unless that has been seen
-    select f.tier, f.rank, f.position into v_front from hwqueue.queue_front(p_queue_id, p_shard) f;
-    if v_front.tier is null then
-      return '{}';
-    end if;
-    if v_marks <> 1 or (v_front.tier, v_front.rank) <> (v_tier, v_rank) or v_front.position > v_position + v_reach then
-      v_places := hwqueue.lock_stretch(p_profile_id, p_queue_id, v_eligible.classes, p_tasks, p_room, v_front.tier, v_front.rank,
-                                       v_front.position, v_front.position + v_reach, p_limit, p_now, p_shard);
-    end if;
-    if v_places = '{}' and cardinality(v_eligible.classes) <= 64 then
-      v_places := hwqueue.lock_heads(v_eligible.classes, p_queue_id, v_front.tier, v_front.rank, v_front.position, p_limit, p_now, p_shard);
-    end if;
-  end if;
-  return v_places;
-end
-$$;
-
-CREATE FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_depth int := p_limit;
-  v_from hwqueue.scan_from;
-  v_places tid[];
-begin
-  v_places := hwqueue.lock_seen(p_positions, p_seen_classes, p_tier, p_rank, p_limit, p_shard);
-  if v_places <> '{}' then
-    return v_places;
-  end if;
-  v_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
-  loop
-    v_places := array(
-      select r.ctid
-      from (
-        select h.place
-        from unnest(p_classes) with ordinality k(class_id, ordinality)
-        cross join lateral (
-          select x.ctid as place, x.position from hwqueue.ready x
-          where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-            and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank) and (x.deadline is null or x.deadline > p_now)
-          order by x.position limit v_depth
-        ) h
-        order by h.position limit v_depth
-      ) c
-      join hwqueue.ready r on r.ctid = c.place
-      where (r.class_id = any (p_classes)) is true  -- as above
-      limit p_limit
-      for update of r skip locked);
-    exit when v_places <> '{}' or v_depth >= 16384;
-    v_depth := least(8 * v_depth, 16384);
-  end loop;
-  return v_places;
 end
 $$;
 
@@ -15560,12 +15454,13 @@ declare
   v_depth int;
   v_positions bigint[];
   v_seen bigint[];
+  v_behind record;
   v_taken record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   places := '{}';
-  while places = '{}' and blocked is null loop
+  while places = '{}' and blocked is null and p_from.queue_ids is not null loop
     v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
     exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);
     score := v_lane.score;
@@ -15575,22 +15470,31 @@ begin
     v_sees := v_positions is not null and (v_lane.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
     v_depth := case when v_sees then 0 else v_limit end;
     loop
-      if v_depth > 0 then
-        select e.positions, e.classes into v_positions, v_seen
-        from hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, p_now, p_shard) e;
+      if v_depth > 0 and p_checked = '{}' then
+        places := hwqueue.lock_lane(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, v_limit,
+                                    p_now, p_shard);
+        exit when places <> '{}' or v_depth >= 16384;
+      else
+        if v_depth > 0 then
+          v_behind := hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth,
+                                           p_now, p_shard);
+          v_positions := v_behind.positions;
+          v_seen := v_behind.classes;
+        end if;
+        v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null,
+                                        v_limit, p_node, p_now, p_shard);
+        places := v_taken.places;
+        counted := v_taken.counted;
+        entry := v_taken.entry;
+        blocked := v_taken.blocked;
+        reason := v_taken.reason;
+        later_tier := v_taken.later_tier;
+        later_rank := v_taken.later_rank;
+        exit when places <> '{}' or blocked is not null
+          or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       end if;
-      v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null, v_limit, p_node, p_now, p_shard);
-      exit when v_taken.places <> '{}' or v_taken.blocked is not null
-        or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
     end loop;
-    places := v_taken.places;
-    counted := v_taken.counted;
-    entry := v_taken.entry;
-    blocked := v_taken.blocked;
-    reason := v_taken.reason;
-    later_tier := v_taken.later_tier;
-    later_rank := v_taken.later_rank;
     v_after_tier := v_lane.tier;
     v_after_rank := v_lane.rank;
   end loop;
@@ -18258,8 +18162,6 @@ REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.before_checked(p_places tid[], p_checked bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -18358,8 +18260,6 @@ GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.checked_at_front(p_profile_id bigint, p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
@@ -18623,7 +18523,9 @@ REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
@@ -18894,11 +18796,13 @@ REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[],
 
 REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
@@ -19121,8 +19025,6 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_holder(p_relation regclass) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.only_mark(p_queue_id integer, p_shard integer, OUT marks integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_front boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -19185,7 +19087,7 @@ REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids integer[], p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -19260,7 +19162,7 @@ REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
 
@@ -19552,9 +19454,7 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
@@ -19563,10 +19463,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_front(p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_queue_id integer, p_tasks text[], p_window integer, p_tried_rank bigint, p_tried_position bigint, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_lane(p_classes bigint[], p_positions bigint[], p_seen_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
 

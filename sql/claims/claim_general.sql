@@ -63,14 +63,14 @@ begin
     v_places := case
       when v_at_mark and not v_is_tried then
         hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-          v_front.position, v_front.position + greatest(v_front.window_size, 8 * v_left) - 1,
-          case when v_state.is_counted then 1 else v_left end, v_now, p_shard)
+          v_front.position, v_front.window_size, case when v_state.is_counted then 1 else v_left end, v_now,
+          p_shard)
       when v_at_mark and cardinality(v_front.classes) <= 64 then  -- what lock_stretch does after a try in vain
         hwqueue.lock_heads(v_front.classes, v_front.queue_id, 0::smallint, v_front.rank, v_front.position, v_left, v_now, p_shard) end;
     if coalesce(v_places, '{}') = '{}' then
       v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain,
-        case when v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end, v_queue_ids, p_tasks, v_front.window_size,
-        case when v_at_mark then v_front.rank end, case when v_at_mark then v_front.position end, v_left, v_now, p_shard);
+        case when v_at_mark or v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end,
+        v_at_mark is true, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard);
       v_at_mark := false;
       v_places := v_picked.places;
       if v_places = '{}' then

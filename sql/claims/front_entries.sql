@@ -1,71 +1,114 @@
--- The oldest entries at the front of a queue that a plain node may run and has room for, as positions and classes, oldest first: p_limit of
--- the front's tier and rank, less where they are far apart. checked: which of these classes must be checked. No entries: there are none, or
--- the node likes some classes of this queue better than others, or has not been judged for all there are: see pick_leases.
--- Of a few classes it looks for their heads, however far behind the front they are. p_front: what has just been seen of the queue, if anything.
--- head: what is known of the first entry.
--- p_without: classes to be left out, where there are no more than 200 in all. Another session may have an entry by the time that it is locked.
+-- Of the classes that profile_queue lists, those of these tasks that a node has room for; the list as it is
+-- when it is too long to be complete (201): then lock_stretch and stretch_entries ask class by class.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window int,
-  p_without bigint[], p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
+create or replace function hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[],
+  p_room hwqueue.headroom, p_shard int) returns bigint[]
+language plpgsql stable
+as $$
+begin
+  if cardinality(p_eligible.classes) > 200
+     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
+        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null,
+                             p_room) = 0 then
+    return p_eligible.classes;
+  end if;
+  return array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
+end
+$$;
+
+-- Which classes a plain node looks for at the front of its only queue: those of these tasks that it has room
+-- for, without p_without. None: there are none, or the node likes some classes of this queue better than
+-- others, or has not been judged for all there are: see pick_leases. p_is_judged: it is known to have been.
+-- Locks: none. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
+  p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard int)
+returns bigint[]
 language plpgsql stable
 as $$
 declare
-  v_eligible hwqueue.profile_queue := p_eligible;
-  v_is_front boolean;
-  v_from bigint;
+  v_classes bigint[] := p_eligible.classes;
+begin
+  if p_is_judged is not true and (not p_eligible.is_even
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
+    return '{}';
+  end if;
+  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+    v_classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
+  end if;
+  -- of a longer list, which is not complete, the rest would look complete
+  if p_without <> '{}' and cardinality(v_classes) <= 200 then
+    v_classes := array(select c from unnest(v_classes) c where c <> all (p_without));
+  end if;
+  return v_classes;
+end
+$$;
+
+-- The oldest entries at the front of a queue of these classes (front_classes). Where none of the queue's
+-- classes must be checked they are locked at once, up to p_limit of them (places). Else they are told by
+-- position and class, oldest first: p_limit or 8 of the front's tier and rank, less where they are far apart;
+-- another session may have them by the time that they are locked. No places and no positions: there are none.
+-- Of a few classes it looks for their heads, however far behind the front they are. p_front: what has just
+-- been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain. p_without: what is left
+-- out of the classes. checked: which of these classes must be checked; head: what is known of the first
+-- entry.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look,
+  p_is_tried boolean, p_tasks text[], p_window int, p_without bigint[], p_room hwqueue.headroom, p_limit int,
+  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out places tid[],
+  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
+language plpgsql volatile
+as $$
+declare
+  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_is_mark boolean := coalesce(p_front.is_front, false) and not p_is_tried;
+  v_from bigint := p_front.position;
   v_front record;
   v_seen record;
 begin
+  places := '{}';
   positions := '{}';
-  if p_front.is_front is not true and (not p_eligible.is_even
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    return;
-  end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-  if p_without <> '{}' and cardinality(v_eligible.classes) <= 200 then  -- of a longer list, which is not complete, the rest would look complete
-    v_eligible.classes := array(select c from unnest(v_eligible.classes) c where c <> all (p_without));
-  end if;
-  if v_eligible.classes = '{}' then
-    return;
-  end if;
-  v_is_front := p_front.is_front;
   tier := p_front.tier;
   rank := p_front.rank;
-  v_from := p_front.position;
-  if v_is_front is not true then
-    select m.is_front, m.tier, m.rank, m.position into v_is_front, tier, rank, v_from from hwqueue.only_mark(p_eligible.queue_id, p_shard) m;
-  end if;
-  if not v_is_front then
-    select f.tier, f.rank, f.position into tier, rank, v_from from hwqueue.queue_front(p_eligible.queue_id, p_shard) f;
-    if tier is null then
-      return;
+  for v_turn in 1 .. 2 loop
+    if v_turn = 2 or not v_is_mark then
+      v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard, v_turn = 1 and not p_is_tried);
+      exit when v_front.tier is null
+        or v_turn = 2 and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from);
+      tier := v_front.tier;
+      rank := v_front.rank;
+      v_from := v_front.position;
+      v_is_mark := v_front.is_mark;
     end if;
-  end if;
-  -- what is left out stands in front: of a few others the heads alone
-  if p_without = '{}' or cardinality(v_eligible.classes) > 8 then
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
-    positions := v_seen.positions;
-  end if;
-  if positions = '{}' and cardinality(v_eligible.classes) <= 64 then  -- others stand there: whatever there is of these
-    v_seen := hwqueue.head_entries(v_eligible, tier, rank, v_from, p_limit, p_now, p_shard);
-    tier := v_seen.tier;
-    rank := v_seen.rank;
-  elsif positions = '{}' and v_is_front then  -- the mark lags behind
-    v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard);
-    if v_front.tier is null or (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from) then
-      return;
+    if p_eligible.checked = '{}' then
+      places := hwqueue.lock_stretch(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
+                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
+    else
+      -- what is left out stands in front: of a few others the heads alone
+      if p_without = '{}' or cardinality(p_eligible.classes) > 8 then
+        v_seen := hwqueue.stretch_entries(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
+                                          p_now, p_shard);
+        positions := v_seen.positions;
+      end if;
+      -- others stand there: whatever there is of these
+      if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
+        v_seen := hwqueue.head_entries(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
+        tier := v_seen.tier;
+        rank := v_seen.rank;
+        positions := coalesce(v_seen.positions, '{}');
+      end if;
     end if;
-    tier := v_front.tier;
-    rank := v_front.rank;
-    v_seen := hwqueue.stretch_entries(v_eligible, p_tasks, p_room, tier, rank, v_front.position, p_window, p_limit, p_now, p_shard);
+    -- the mark may lag behind; of a few classes that makes no difference
+    exit when places <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
+  end loop;
+  if positions <> '{}' then
+    classes := v_seen.classes;
+    checked := v_seen.checked;
+    head := v_seen.head;
   end if;
-  positions := coalesce(v_seen.positions, '{}');
-  classes := v_seen.classes;
-  checked := v_seen.checked;
-  head := v_seen.head;
 end
 $$;
 

@@ -1,34 +1,17 @@
--- Of the classes that profile_queue lists, those of these tasks that a node has room for; the list as it is when it is too long to be
--- complete (201): then lock_stretch asks class by class.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard int)
-returns bigint[]
-language plpgsql stable
-as $$
-begin
-  if cardinality(p_eligible.classes) > 200
-     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null, p_room) = 0 then
-    return p_eligible.classes;
-  end if;
-  return array(
-    select e.class_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
-end
-$$;
-
--- Locks the oldest entries of a tier and rank between two positions whose classes are among p_classes; gives their places. When that
--- list is too long to be complete (201), each entry's class is looked up. Of a few classes (64) it takes from p_from on, however far, and
--- of the tiers and ranks behind as well: after a short walk (a mark lags by up to 32 claims) it asks for their heads, whatever else
--- stands there; of a single class the walk is longer, since it comes upon nothing else.
+-- Locks the oldest entries of a tier and rank whose classes are among p_classes, in a stretch of p_window
+-- positions (more for a larger batch, less where other queues share them) from p_from on; gives their places.
+-- When that list is too long to be complete (201), each entry's class is looked up. Of a few classes (64) it
+-- takes from p_from on, however far, and of the tiers and ranks behind as well: after a short walk (a mark
+-- lags by up to 32 claims) it asks for their heads, whatever else stands there; of a single class the walk is
+-- longer, since it comes upon nothing else.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
-  p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+  p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
+  p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
+  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
   v_places tid[];
 begin
   if cardinality(p_classes) = 1 then
@@ -42,7 +25,8 @@ begin
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and case when cardinality(p_classes) <= 64 then least(p_to, p_from + 31 + 8 * p_limit) else p_to end
+        and r.position between p_from
+          and case when cardinality(p_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
         and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
@@ -50,7 +34,7 @@ begin
     v_places := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_to
+        and r.position between p_from and v_to
         and exists (select 1 from hwqueue.profile_eligibility e
                     where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
                       and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))

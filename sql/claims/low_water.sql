@@ -81,7 +81,7 @@ begin
   if v_marks.version is null or v_safe is null then
     return;
   end if;
-  select f.* into v_front from hwqueue.queue_front(p_entry.queue_id, p_shard) f;
+  v_front := hwqueue.queue_front(p_entry.queue_id, p_shard);
   v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
     or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
   v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);

@@ -43,7 +43,9 @@ begin
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
-      v_taken := hwqueue.take_best(v_fit.classes, v_fit.scores, p_queue_ids, v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
+      v_taken := hwqueue.try_lanes(v_fit.classes, v_fit.scores, '{}', v_node,
+        hwqueue.queue_fronts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
+        v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
       v_picked.places := v_taken.places;
       v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
@@ -78,33 +80,5 @@ begin
   end loop;
   perform hwqueue.note_met(p_state, v_without <> '{}', v_awaits, p_shard);
   return v_picked;
-end
-$$;
-
--- Locks the oldest entries of the best lane that others have not locked all of, up to p_limit.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_best(p_classes bigint[], p_scores double precision[], p_queue_ids int[], p_limit int, p_window int,
-  p_probe int, p_now timestamptz, p_shard int, out places tid[], out score double precision)
-language plpgsql volatile
-as $$
-declare
-  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
-  v_lane record;
-  v_limit int;
-  v_after_tier smallint;
-  v_after_rank bigint;
-begin
-  places := '{}';
-  while v_from.queue_ids is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, v_from, p_window, p_probe, p_now, p_shard);
-    exit when v_lane.classes is null;
-    v_limit := least(p_limit, v_lane.takes);
-    places := hwqueue.take_lane(v_lane.classes, case when v_lane.is_head and v_limit > 1 then null else v_lane.positions end,
-                                v_lane.seen_classes, v_from, v_lane.tier, v_lane.rank, v_limit, p_now, p_shard);
-    score := v_lane.score;
-    exit when places <> '{}';
-    v_after_tier := v_lane.tier;
-    v_after_rank := v_lane.rank;
-  end loop;
 end
 $$;

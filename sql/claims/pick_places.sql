@@ -1,9 +1,13 @@
--- Locks the best ready entries that a node may run now and gives their places, best first; no places: there are none. A plain node
--- (p_is_plain) takes from the front of its only queue; when there is nothing for it, it is plain no longer (is_plain): the next call need not ask.
--- p_front: what has just been seen of it, if anything. p_tried_*: see take_front. Of an only entry, counted: what to write into its claim, null: nothing; entry: what it was, if it is deleted already.
+-- Locks the best ready entries that a node may run now and gives their places, best first; no places: there
+-- are none. A plain node (p_is_plain) takes from the front of its only queue; when there is nothing for it,
+-- it is plain no longer (is_plain): the next call need not ask. p_front: what has just been seen of it, if
+-- anything; p_is_tried: its mark has been tried, in vain, and of a few classes their heads (lock_stretch). Of
+-- an only entry, counted: what to write into its claim, null: nothing; entry: what it was, if it is deleted
+-- already.
 -- Locks: as pick_leases. Raises: QHN01 deregistered. Idempotent: no.
 create or replace function hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom,
-  p_is_plain boolean, p_front hwqueue.queue_look, p_queue_ids int[], p_tasks text[], p_window int, p_tried_rank bigint, p_tried_position bigint, p_limit int, p_now timestamptz, p_shard int)
+  p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids int[], p_tasks text[],
+  p_window int, p_limit int, p_now timestamptz, p_shard int)
 returns hwqueue.picked
 language plpgsql volatile
 as $$
@@ -17,8 +21,8 @@ declare
   v_picked hwqueue.picked;
 begin
   v_picked.score := 0;
-  if p_is_plain then
-    if p_front.is_front and p_front.checked <> '{}' then
+  if p_is_plain and not (p_is_tried and cardinality(p_front.classes) <= 64) then
+    if p_front.is_front then
       v_eligible.shard_id := p_shard;
       v_eligible.profile_id := p_state.profile_id;
       v_eligible.queue_id := p_front.queue_id;
@@ -32,13 +36,9 @@ begin
       select s.* into v_eligible
       from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
     end if;
-    if v_eligible.checked = '{}' then
-      v_picked.places := hwqueue.take_front(p_state.profile_id, p_state.classes_seen, p_state.classes_unseen, p_queue_ids[1], p_tasks, p_window,
-                                            p_tried_rank, p_tried_position, p_room, v_limit, p_now, p_shard);
-      -- read again: the look at the front may have seen classes that are newer than what was read before it
-      v_picked.places := hwqueue.before_checked(v_picked.places, hwqueue.checked_at_front(p_state.profile_id, p_queue_ids[1], p_shard));
-    elsif v_eligible.checked is not null then
-      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_tasks, p_window, p_room, v_limit, p_now, p_shard);
+    if v_eligible.checked is not null then
+      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_is_tried, p_tasks, p_window, p_room,
+                                       v_limit, p_now, p_shard);
       v_picked.places := v_front.places;
       v_picked.counted := v_front.counted;
       v_picked.entry := v_front.entry;

@@ -1,14 +1,17 @@
--- Takes what is at the front of a plain node's only queue, some of whose classes must be checked: see take_entries. Where the node has met
--- blocked classes, which are blocked is asked first, in one statement, and the rest is looked for. No places: nothing there can be had.
--- blocked: all that were found to be; meets: some of these stand before what was taken; is_new: one of them for a term that has to be published first.
+-- Takes what is at the front of a plain node's only queue: see front_entries, and take_entries for classes
+-- that must be checked. Where the node has met blocked classes, which are blocked is asked first, in one
+-- statement, and the rest is looked for. No places: nothing there can be had. p_front, p_is_tried: see
+-- front_entries. blocked: all that were found to be; meets: some of these stand before what was taken;
+-- is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_tasks text[], p_window int,
-  p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int,
-  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint[], out meets boolean, out is_new boolean)
+create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
+  p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window int, p_room hwqueue.headroom,
+  p_limit int, p_now timestamptz, p_shard int, out places tid[], out counted jsonb, out entry hwqueue.ready,
+  out blocked bigint[], out meets boolean, out is_new boolean)
 language plpgsql volatile
 as $$
 declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_eligible hwqueue.profile_queue := p_eligible;
   v_node hwqueue.node;
   v_seen record;
   v_taken record;
@@ -17,11 +20,18 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and cardinality(p_eligible.classes) <= 200 then
+  if p_state.meets_blocked and p_eligible.checked <> '{}' and cardinality(p_eligible.classes) <= 200 then
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
     blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
   end if;
-  v_seen := hwqueue.front_entries(p_eligible, p_state, p_front, p_tasks, p_window, blocked, p_room, v_depth, p_now, p_shard);
+  v_eligible.classes := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, blocked, p_room,
+                                              p_shard);
+  if v_eligible.classes = '{}' then
+    return;
+  end if;
+  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, blocked, p_room,
+                                  p_limit, p_now, p_shard);
+  places := v_seen.places;
   if v_seen.positions = '{}' then
     return;
   end if;
@@ -71,22 +81,5 @@ begin
   v_node := hwqueue.read_node(p_state.node_id, p_shard);
   v_node.profile_id := p_state.profile_id;
   return v_node;
-end
-$$;
-
--- Of locked entries those before the first whose class must be checked.
--- Locks: they are held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.before_checked(p_places tid[], p_checked bigint[]) returns tid[]
-language plpgsql volatile
-as $$
-declare
-  v_first bigint;
-begin
-  if p_checked <> '{}' and p_places <> '{}' then
-    select p.n into v_first from unnest(p_places) with ordinality p(place, n)
-    cross join lateral (select r.class_id from hwqueue.ready r where r.ctid = p.place) e
-    where cardinality(p_checked) > 200 or e.class_id = any (p_checked) order by p.n limit 1;
-  end if;
-  return case when v_first is null then p_places else p_places[1 : v_first - 1] end;
 end
 $$;

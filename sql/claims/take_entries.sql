@@ -11,7 +11,8 @@ create or replace function hwqueue.take_entries(p_positions bigint[], p_classes 
 language plpgsql volatile
 as $$
 declare
-  v_is_checked boolean[] := case when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+  v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
+                            when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
                             else hwqueue.are_among(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
@@ -22,7 +23,8 @@ declare
 begin
   places := '{}';
   while v_first <= v_count loop
-    v_last := v_first;  -- entries that follow each other: of one class that must be checked, or of any that need not be
+    -- entries that follow each other: of one class that must be checked, or of any that need not be
+    v_last := case when p_checked = '{}' then v_count else v_first end;
     while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
           and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
       v_last := v_last + 1;

@@ -142,7 +142,7 @@ def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(
     first = direct.spawn(QUEUE, keeping)["lease_id"]
     rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
     assert ids(direct.claim(QUEUE, *two_node)) == rest[:1]  # all classes are judged
-    pause_at(conn, "take_best", "places := hwqueue.take_lane")
+    pause_at(conn, "try_lanes", "v_taken := hwqueue.take_entries")
     with interleave(dsn) as actor:
         worker, publisher = actor(), actor()
         pauses(worker)
