@@ -1,7 +1,8 @@
 """What upkeep finds out of a class and all nodes is remembered in one table, class_fleet.
 
 Why: the views judged every class on every node in every read, upkeep judged them again to tell of
-classes that no node may run, and a third time for the estimate of their reach. Claims find the front of a queue in one way now.
+classes that no node may run, and a third time for the estimate of their reach.
+Functions of claims that had two ways to find the front of a queue go.
 Locks: the dropped tables and hwqueue.reap_mark, access exclusive, until the upgrade commits.
 Expected duration: well below a second: both tables only remember, and upkeep fills the new one.
 """
