@@ -677,6 +677,14 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
     AS $$
   with asked as materialized (
     select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
+  ), plain as materialized (
+    select a.name, k.number, k.node_id, hwqueue.plainly_left(a.name, n.cpu_milli, n.memory_mib, n.slots, n.core_ids, n.gpu_ids,
+             n.gpu_parents, u.cpu_used, u.memory_used, u.claim_count, u.gpu_used) as amount
+    from hwqueue.node_numbers(p_shard) k
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+    join hwqueue.newest_loads(p_shard) u on u.node_id = k.node_id
+    cross join asked a
+    where not p_idle
   ), short as materialized (
     select t.name, t.step, bit_or(coalesce(t.mask, set_bit(p_none, t.number, 1))) as mask
     from (
@@ -685,12 +693,17 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
       from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
       where p_idle
       union all
-      select a.name, width_bucket(hwqueue.left_on(n, u, a.name), a.steps), cardinality(a.steps), null, k.number
-      from hwqueue.node_numbers(p_shard) k
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-      join hwqueue.newest_loads(p_shard) u on u.node_id = k.node_id
-      cross join asked a
-      where not p_idle
+      select p.name, width_bucket(p.amount, a.steps), cardinality(a.steps), null, p.number
+      from plain p join asked a on a.name = p.name
+      where p.amount is not null
+      union all
+      select p.name, width_bucket(hwqueue.amount_left(hwqueue.node_headroom(n, u), p.name), a.steps), cardinality(a.steps), null,
+             p.number
+      from plain p
+      join asked a on a.name = p.name
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = p.node_id
+      join hwqueue.newest_loads(p_shard) u on u.node_id = p.node_id
+      where p.amount is null
     ) t
     where t.step < t.steps
     group by t.name, t.step
@@ -897,7 +910,7 @@ CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with ti
     AS $$
 begin
   return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
-    array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+    hwqueue.still_attested(p_node.attested, p_node.attested_until, p_now) end;
 end
 $$;
 
@@ -1372,7 +1385,8 @@ CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_o
     select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*, ~m.mask as others
-    from (select n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation, n.gpu_share_mode,
+    from (select case when p_idle then n.cpu_isolation end as cpu_isolation, case when p_idle then n.gpu_exclusivity end as gpu_exclusivity,
+                 n.default_cpu_isolation, n.gpu_share_mode,
                  bit_or(set_bit(p_none, k.number, 1)) as mask
           from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
           group by 1, 2, 3, 4) m
@@ -4237,7 +4251,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit v
   with site as materialized (  -- nodes with the same labels, rack and attestations
     select p.labels, p.rack, s.attested, s.mask
     from (
-      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end as attested,
+      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.still_attested(n.attested, n.attested_until, p_now) end as attested,
              bit_or(set_bit(p_none, k.number, 1)) as mask
       from hwqueue.node_numbers(p_shard) k
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
@@ -6981,19 +6995,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.left_on(p_node hwqueue.node, p_load hwqueue.node_load, p_name text) RETURNS bigint
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select case
-    when p_name = 'cpu_milli' then coalesce(p_node.cpu_milli - p_load.cpu_used, 9223372036854775807)
-    when p_name = 'memory_mib' then coalesce(p_node.memory_mib - p_load.memory_used, 9223372036854775807)
-    when p_name = 'slots' then coalesce(p_node.slots - p_load.claim_count, 9223372036854775807)
-    when p_name like 'core%' and p_node.core_ids = '{}' then 9223372036854775807
-    when p_name like 'gpu%' and p_node.gpu_ids = '{}' then 0
-    when p_name = 'gpu_whole' and p_node.gpu_parents = '{}' then cardinality(array_positions(p_load.gpu_used, 0))
-    else hwqueue.amount_left(hwqueue.node_headroom(p_node, p_load), p_name) end
-$$;
-
 CREATE FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
@@ -7649,8 +7650,8 @@ declare
 begin
   with node as (
     select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
-           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid,
-             case when n.attested <> '{}' then hwqueue.attested_at(n, p_now) end), l.is_live::int) as hash
+           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid, case when n.attested <> '{}' then
+             hwqueue.still_attested(n.attested, n.attested_until, p_now) end), l.is_live::int) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
@@ -10955,6 +10956,18 @@ $$;
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select 8, 500, 60, 200 $$;
+
+CREATE FUNCTION hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select case
+    when p_name = 'cpu_milli' then coalesce(p_cpu_milli - p_cpu_used, 9223372036854775807)
+    when p_name = 'memory_mib' then coalesce(p_memory_mib - p_memory_used, 9223372036854775807)
+    when p_name = 'slots' then coalesce(p_slots - p_claim_count, 9223372036854775807)
+    when p_name like 'core%' and p_core_ids = '{}' then 9223372036854775807
+    when p_name like 'gpu%' and p_gpu_ids = '{}' then 0
+    when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end
+$$;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
@@ -14307,6 +14320,12 @@ begin
   end if;
   return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
 end
+$$;
+
+CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
 $$;
 
 CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
@@ -18752,8 +18771,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.left_on(p_node hwqueue.node, p_load hwqueue.node_load, p_name text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
@@ -19103,6 +19120,8 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
@@ -19427,6 +19446,8 @@ REVOKE ALL ON FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index intege
 REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 

@@ -18,6 +18,13 @@ as $$
                                                  p_gpu_ids, p_gpu_parents) end
 $$;
 
+-- Of these trust domains, each attested until its time, those that have not expired.
+create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz) returns text[]
+language sql immutable parallel safe
+as $$
+  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
+$$;
+
 -- The trust domains that a node is attested for at a time; those of its attestations that have expired are not among them.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
@@ -25,7 +32,7 @@ language plpgsql immutable parallel safe
 as $$
 begin
   return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
-    array(select a.domain from unnest(p_node.attested, p_node.attested_until) a(domain, until) where a.until > p_now) end;
+    hwqueue.still_attested(p_node.attested, p_node.attested_until, p_now) end;
 end
 $$;
 

@@ -12,7 +12,8 @@ as $$
     select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*, ~m.mask as others
-    from (select n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation, n.gpu_share_mode,
+    from (select case when p_idle then n.cpu_isolation end as cpu_isolation, case when p_idle then n.gpu_exclusivity end as gpu_exclusivity,
+                 n.default_cpu_isolation, n.gpu_share_mode,
                  bit_or(set_bit(p_none, k.number, 1)) as mask
           from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
           group by 1, 2, 3, 4) m

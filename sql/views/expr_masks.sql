@@ -11,7 +11,7 @@ as $$
   with site as materialized (  -- nodes with the same labels, rack and attestations
     select p.labels, p.rack, s.attested, s.mask
     from (
-      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end as attested,
+      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.still_attested(n.attested, n.attested_until, p_now) end as attested,
              bit_or(set_bit(p_none, k.number, 1)) as mask
       from hwqueue.node_numbers(p_shard) k
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
