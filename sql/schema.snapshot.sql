@@ -6196,6 +6196,21 @@ begin
 end
 $_$;
 
+CREATE FUNCTION hwqueue.json_node_names(p_value jsonb) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+begin
+  if p_value is null or p_value = 'null' then
+    return null;
+  elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > 10000
+      or jsonb_path_exists(p_value, 'strict $[*] ? (@.type() != "string")') then
+    perform hwqueue.refuse('QHA01', 'options.nodes must be a list of at most 10000 names of nodes',
+      jsonb_build_object('field', 'options.nodes'), 'leave it out for all nodes');
+  end if;
+  return array(select n from jsonb_array_elements_text(p_value) n);
+end
+$_$;
+
 CREATE FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text DEFAULT 'QHA01'::text) RETURNS numeric
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -7905,7 +7920,8 @@ begin
         left join failed f on f.node_id = n.node_id
         left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
           on c.node_id = n.node_id
-        where n.shard_id = p_shard and n.deregistered_at is null) v
+        where n.shard_id = p_shard and n.deregistered_at is null
+          and (v_asked.node_names is null or n.name = any (v_asked.node_names))) v
     ), kind as materialized (  -- nodes that fail the same are told the same
       select row_number() over () as kind, v.failures,
              bool_or(v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true)) as is_shown
@@ -8003,14 +8019,15 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision) RETURNS record
+CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   v_service uuid;
 begin
-  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'],
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
                                'options');
+  node_names := hwqueue.json_node_names(p_options -> 'nodes');
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
@@ -18683,6 +18700,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min 
 
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.json_node_names(p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -18862,7 +18881,7 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 

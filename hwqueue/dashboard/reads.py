@@ -282,15 +282,29 @@ class Reads:
         """Which pending classes such nodes could run. Raises: BadArgument."""
         return await self._read("what_if", lambda client: client.what_if(spec, shard=self.shard))
 
-    async def match(self, placement: Mapping[str, Any], **lease: Any) -> list[NodeMatch]:
-        """Every node and a placement, see `AsyncClient.match_nodes`.
+    async def match_groups(self, placement: Mapping[str, Any], **lease: Any) -> list[NodeGroup]:
+        """Every node and a placement, without words, see `AsyncClient.match_groups`.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
         """
         return await self._read(
-            "match_nodes",
-            lambda client: client.match_nodes(placement, shard=self.shard, **lease),
+            "match_groups",
+            lambda client: client.match_groups(placement, shard=self.shard, **lease),
         )
+
+    async def match(
+        self, placement: Mapping[str, Any], nodes: Sequence[str], **lease: Any
+    ) -> list[NodeMatch]:
+        """These nodes and a placement, in their order; those that are gone are left out.
+
+        Raises: as match_groups.
+        """
+        rows = await self._read(
+            "match_nodes",
+            lambda client: client.match_nodes(placement, nodes=nodes, shard=self.shard, **lease),
+        )
+        turn = {name: number for number, name in enumerate(nodes)}
+        return sorted(rows, key=lambda row: turn[row.node_name])
 
     async def class_asked(self, class_id: int) -> ClassStats:
         """What a placement class asks. Raises: ClassUnknown."""

@@ -38,7 +38,8 @@ begin
         left join failed f on f.node_id = n.node_id
         left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
           on c.node_id = n.node_id
-        where n.shard_id = p_shard and n.deregistered_at is null) v
+        where n.shard_id = p_shard and n.deregistered_at is null
+          and (v_asked.node_names is null or n.name = any (v_asked.node_names))) v
     ), kind as materialized (  -- nodes that fail the same are told the same
       select row_number() over () as kind, v.failures,
              bool_or(v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true)) as is_shown
@@ -84,17 +85,19 @@ $$;
 
 -- What is asked of the nodes: the class that such a lease would have, not written anywhere; the queue whose
 -- weights and pause count, by default one that is like a new one; reach: the class's share of the nodes,
--- where one with its content is known.
+-- where one with its content is known; node_names: null for all nodes.
 -- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
 create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
-    out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision)
+    out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision,
+    out node_names text[])
 language plpgsql volatile
 as $$
 declare
   v_service uuid;
 begin
-  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue'],
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
                                'options');
+  node_names := hwqueue.json_node_names(p_options -> 'nodes');
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
@@ -111,5 +114,22 @@ begin
   from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
     and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
+end
+$$;
+
+-- The names of nodes in a match's options; null: none are given.
+-- Locks: none. Raises: QHA01. Idempotent: yes.
+create or replace function hwqueue.json_node_names(p_value jsonb) returns text[]
+language plpgsql immutable
+as $$
+begin
+  if p_value is null or p_value = 'null' then
+    return null;
+  elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > 10000
+      or jsonb_path_exists(p_value, 'strict $[*] ? (@.type() != "string")') then
+    perform hwqueue.refuse('QHA01', 'options.nodes must be a list of at most 10000 names of nodes',
+      jsonb_build_object('field', 'options.nodes'), 'leave it out for all nodes');
+  end if;
+  return array(select n from jsonb_array_elements_text(p_value) n);
 end
 $$;

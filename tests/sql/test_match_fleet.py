@@ -125,3 +125,24 @@ def test_a_node_that_was_silent_or_whose_queue_is_paused(api: Api) -> None:
     assert row["codes"] == ["node_not_live", "queue_paused"]
     [match] = api.rows("match_nodes", placement={}, options=options)
     assert [reason["code"] for reason in match["reasons"]] == row["codes"]
+
+
+def test_nodes_that_are_asked_for(api: Api) -> None:
+    """What is told of them is what is told of them among all."""
+    small, large = api.node(capacity={"cpu_milli": 1000}), api.node(capacity={"cpu_milli": 4000})
+    api.node()
+    wanted = {"resources": {"cpu_milli": 2000}}
+    told = {row["node_name"]: row for row in api.rows("match_nodes", placement=wanted)}
+    names = [api.row("list_nodes", node=node.node_id)["name"] for node in (small, large)]
+    options = {"nodes": [*names, "nobody"]}
+    rows = api.rows("match_nodes", placement=wanted, options=options)
+    assert rows == [told[name] for name in reversed(names)]
+    assert api.rows("match_nodes", placement=wanted, options={"nodes": []}) == []
+    counted = api.row("match_page", placement=wanted, options=options)
+    assert (counted["nodes"], counted["eligible"]) == (2, 1)
+
+
+@pytest.mark.parametrize("names", ["n-1", [1], [["n-1"]], ["n"] * 10_001])
+def test_nodes_are_a_list_of_names(api: Api, names: Any) -> None:
+    refusal = api.refused("QHA01", "match_nodes", placement={}, options={"nodes": names})
+    assert refusal.field == "options.nodes"

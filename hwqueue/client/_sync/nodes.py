@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -94,9 +94,13 @@ class Nodes(Caller):
         tenant: str | None = None,
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
+        nodes: Sequence[str] | None = None,
         shard: int = 0,
     ) -> list[NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
+
+        Args:
+            nodes: Names of nodes, at most 10,000: only these are told of.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
         SQL: match_nodes. Safe inside your transaction: yes.
@@ -105,7 +109,14 @@ class Nodes(Caller):
             calls.MATCH_NODES,
             NodeMatch,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_options=_as_lease(
+                queue=queue,
+                task=task,
+                tenant=tenant,
+                service_id=service_id,
+                labels=labels,
+                nodes=None if nodes is None else list(nodes),
+            ),
             p_shard=shard,
         )
 
@@ -129,7 +140,9 @@ class Nodes(Caller):
             calls.MATCH_GROUPS,
             NodeGroup,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_options=_as_lease(
+                queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
+            ),
             p_shard=shard,
         )
 
@@ -159,7 +172,9 @@ class Nodes(Caller):
             calls.MATCH_PAGE,
             MatchPage,
             p_placement=plain(placement, "placement"),
-            p_options=_as_lease(queue, task, tenant, service_id, labels),
+            p_options=_as_lease(
+                queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
+            ),
             p_limit=limit,
             p_skip=skip,
             p_shard=shard,
@@ -354,19 +369,6 @@ class Nodes(Caller):
         return self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant, p_shard=shard)
 
 
-def _as_lease(
-    queue: str | None,
-    task: str | None,
-    tenant: str | None,
-    service_id: UUID | str | None,
-    labels: Mapping[str, str] | None,
-) -> Any:
-    """The options of a match."""
-    options = {
-        "queue": queue,
-        "task": task,
-        "tenant": tenant,
-        "service_id": service_id,
-        "labels": labels,
-    }
+def _as_lease(**options: Any) -> Any:
+    """The options of a match: those that are given."""
     return plain(given(options), "options")

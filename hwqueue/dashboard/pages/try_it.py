@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,7 +25,7 @@ from hwqueue.dashboard.tries import (
     place_of,
 )
 from hwqueue.errors import BadArgument, ConstraintError, HwqueueError, NodeUnknown, QueueUnknown
-from hwqueue.types import ClassStats
+from hwqueue.types import ClassStats, NodeGroup, NodeMatch
 
 PAGE = 50
 _OF_THE_FORM = (FieldError, BadArgument, ConstraintError, QueueUnknown)
@@ -94,22 +95,21 @@ async def placement(request: Request) -> Response:
     if not given["placement"] and asked.get("for"):
         given |= asks_as(await source.class_asked(class_number(asked["for"])))
     error: HwqueueError | None = None
-    rows = None
+    groups: list[NodeGroup] | None = None
+    rows: list[NodeMatch] = []
+    names: list[str] = []
+    code = asked.get("reason", "")
+    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     if any(given.values()):
         try:
-            rows = await source.match(**lease_of(given | {"placement": given["placement"] or "{}"}))
-            rows.sort(key=lambda row: len(row.reasons))  # the nearest first, those as they were
+            lease = lease_of(given | {"placement": given["placement"] or "{}"})
+            groups = await source.match_groups(**lease)
+            names = _nearest(groups, code)
+            # the words, which are most of it, of one page only
+            if page_names := names[number * PAGE : (number + 1) * PAGE]:
+                rows = await source.match(**lease, nodes=page_names)
         except _OF_THE_FORM as refused:
             error = refused
-    code = asked.get("reason", "")
-    reasons = Counter(code for row in rows or () for code in {each.code for each in row.reasons})
-    shown = [
-        row
-        for row in rows or ()
-        if not code
-        or (row.eligible if code == "-" else code in {each.code for each in row.reasons})
-    ]
-    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     queues = await source.queues()
     return page(
         request,
@@ -120,18 +120,37 @@ async def placement(request: Request) -> Response:
         fields=given,
         error=error,
         place=place_of(error, lease=True) if error else "",
-        rows=rows,
-        shown=shown[number * PAGE : (number + 1) * PAGE],
-        total=len(shown),
-        eligible=sum(row.eligible for row in rows or ()),
-        near=sum(len(row.reasons) == 1 for row in rows or ()),
-        reasons=reasons.most_common(),
+        nodes=None if groups is None else sum(group.nodes for group in groups),
+        shown=rows,
+        total=len(names),
+        eligible=sum(group.nodes for group in groups or () if group.eligible),
+        near=sum(group.nodes for group in groups or () if len(group.codes) == 1),
+        reasons=_by_code(groups or ()).most_common(),
         reason=code,
         number=number,
         page_size=PAGE,
         query={**given, "reason": code},
         queues=[row.queue for row in queues.value],
     )
+
+
+def _nearest(groups: Sequence[NodeGroup], code: str) -> list[str]:
+    """The nodes of whom a code is told (empty: all; "-": none is), the fewest codes first."""
+    found = (
+        group
+        for group in groups
+        if not code or (group.eligible if code == "-" else code in group.codes)
+    )
+    ordered = sorted(found, key=lambda group: len(group.codes))
+    return [name for group in ordered for name in group.node_names]
+
+
+def _by_code(groups: Sequence[NodeGroup]) -> Counter[str]:
+    """How many nodes each code keeps out."""
+    kept_out: Counter[str] = Counter()
+    for group in groups:
+        kept_out.update(dict.fromkeys(group.codes, group.nodes))
+    return kept_out
 
 
 ROUTES = [seen("/try", node), seen("/try/placement", placement)]
