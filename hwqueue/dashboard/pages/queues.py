@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,8 +37,13 @@ async def queue(request: Request) -> Response:
     row = next((each for each in depth.value if each.queue == name), None)
     if row is None:
         raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
-    minutes = await source.throughput(name)
-    pending = await source.pending(name)
+    # side by side: each counts leases
+    minutes, pending, policy, events = await asyncio.gather(
+        source.throughput(name),
+        source.pending(name),
+        source.queue(name),
+        source.events(queue=name, limit=10),
+    )
     return page(
         request,
         "queue.html",
@@ -45,9 +52,9 @@ async def queue(request: Request) -> Response:
         charts=True,
         row=row,
         minutes=minutes.value,
-        policy=(await source.queue(name)).policy,
+        policy=policy.policy,
         classes=pending.value[:SHOWN_CLASSES],
-        events=await source.events(queue=name, limit=10),
+        events=events,
     )
 
 
