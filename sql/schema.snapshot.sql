@@ -1173,8 +1173,7 @@ begin
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
     where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null);
-  v_blocked := v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
-  return case when cardinality(v_blocked) > 1 then array(select distinct unnest(v_blocked)) else v_blocked end;
+  return v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
 end
 $$;
 

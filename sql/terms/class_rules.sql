@@ -28,7 +28,7 @@ end
 $$;
 
 -- Those of these classes that may not run on a node now, by what has been counted there and by where single leases run; others may be blocked
--- as well, which a closer look tells (enter_terms). Never one that may run: being with leases all of which are about to leave is left to that look.
+-- as well, which a closer look tells (enter_terms). One may be named twice. Never one that may run: being with leases all of which are about to leave is left to that look.
 -- Locks: none. Raises: nothing. Idempotent: yes. Statements of their own rather than a union, which costs as much again.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
@@ -73,8 +73,7 @@ begin
     cross join lateral hwqueue.read_count(
       t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
     where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null);
-  v_blocked := v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
-  return case when cardinality(v_blocked) > 1 then array(select distinct unnest(v_blocked)) else v_blocked end;
+  return v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
 end
 $$;
 
