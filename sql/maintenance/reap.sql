@@ -4,7 +4,8 @@
 -- at most p_limit and skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
 -- under a statement_timeout, too.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
--- more: a part has reached its limit or used up its time, call again.
+-- reaches: classes of which it has found out which nodes suit them, at most 500 (class_fleet). more: a part has reached its limit
+-- or used up its time, call again.
 -- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
 -- Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0', p_shard int default 0)
