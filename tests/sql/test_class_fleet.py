@@ -195,6 +195,34 @@ def test_what_is_left_of_a_class_that_went_is_forgotten(
     assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
 
 
+def test_what_costs_too_much_is_not_guessed(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    """A cordoned node that meets what could be judged of a class may not meet the rest."""
+    queue = api.queue()
+    for number in range(60):
+        api.node(labels={"host": f"h{number}"})
+    spare = api.node(labels={"host": "spare", "gpu": "A100"})
+    api.rows("cordon_node", node=spare.node_id)
+    for number in range(90):
+        patterns = [
+            {"label": "host", "op": "regexp", "values": [f"^h{number}x{n}$"]} for n in range(4)
+        ]
+        wanted = [{"label": "gpu", "op": "exists"}, *patterns]
+        api.spawn(queue, placement={"require": wanted})
+    for _ in range(2):
+        found = api.rows("pending_reasons", queue=queue)
+        assert {row["code"] for row in found} <= {"label_mismatch", "label_missing"}
+        api.row("reap")
+    clock.advance(timedelta(seconds=11))
+    conn.execute("update hwqueue.node_state set seen_at = hwqueue.clock()")
+    api.row("reap")
+    doubtful = "select from hwqueue.class_fleet where nodes_matching = 0 and nodes_cordoned is null"
+    assert conn.execute(doubtful).rowcount > 0
+    told = "select from hwqueue.class_fleet where told_at is not null and nodes_cordoned is null"
+    assert conn.execute(told).rowcount == 0
+
+
 def facts(rows: list[Row]) -> list[tuple[Any, ...]]:
     """What a class's row says of nodes."""
     columns = ("nodes_matching", "nodes_free", "nodes_near", "code")
