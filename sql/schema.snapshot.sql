@@ -6345,6 +6345,9 @@ $$;
 
 CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
     AS $$
   with rule as materialized (
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
@@ -7575,6 +7578,7 @@ CREATE FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timesta
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on'
     SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_nestloop TO 'off'
     AS $$
 declare
   v_fleet hwqueue.spread_fleet;
@@ -7887,6 +7891,9 @@ CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit 
     LANGUAGE plpgsql
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
     AS $$
 declare
   v_asked record;
