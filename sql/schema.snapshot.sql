@@ -7666,7 +7666,7 @@ declare
 begin
   with node as (
     select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
-           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid,
+           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.cmin, n.ctid,
              case when n.attested <> '{}' then hwqueue.attested_at(n, p_now) end), l.is_live::int) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id

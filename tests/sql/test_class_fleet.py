@@ -16,6 +16,10 @@ TAINT = {"key": "maintenance", "effect": "no_schedule"}
 FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")
 REMEMBERED = "select count(*) from hwqueue.class_fleet where digest = %s"
 DIGEST = "select (hwqueue.look_at_nodes(hwqueue.clock(), 0)).digest"
+FIND_OUT = (
+    "select hwqueue.remember_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    " from hwqueue.placement_class"
+)
 ASKED: list[Row] = [
     {},
     {"require": [{"label": "gpu", "op": "in", "values": ["A100"]}]},
@@ -137,6 +141,28 @@ def test_what_is_remembered_is_read(api: Api, clock: Clock, conn: psycopg.Connec
     assert [row["nodes_matching"] for row in world.seen()] == [
         row["nodes_matching"] + 100 for row in found[: len(ASKED)]
     ]
+
+
+def test_versions_of_one_transaction(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Of what one transaction made of a node, vacuum full may put the last where another was."""
+    world = World(api, clock)
+    world.remember()
+    expected = facts(world.seen())
+    looks = "select xmin::text, ctid::text from hwqueue.node where node_id = %s"
+    node = world.third.node_id
+    for _ in range(2):  # it is the last one, and then there is a place free before it
+        world.again(world.third, capacity={"cpu_milli": 1000}, heartbeat_timeout=3600)
+        conn.execute("vacuum full hwqueue.node")
+    world.again(world.third, capacity={"cpu_milli": 1000}, heartbeat_timeout=3600)
+    conn.execute("vacuum hwqueue.node")
+    with conn.transaction():
+        api.rows("cordon_node", node=node)
+        before = conn.execute(looks, [node]).fetchone()
+        conn.execute(FIND_OUT)
+        api.rows("uncordon_node", node=node)
+    conn.execute("vacuum full hwqueue.node")
+    assert conn.execute(looks, [node]).fetchone() == before
+    assert facts(world.seen()) == expected
 
 
 def test_attestations_that_expire(api: Api, clock: Clock) -> None:
