@@ -2594,13 +2594,16 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_lo
     order by p.ask_id, near desc, meeting, p.nr
   )
   select c.class_id, f.mask, case when f.is_known or f.matching = 0 then f.matching end,
-         case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end,
-         case when f.matching = 0 then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
+         -- a part that is not known may keep out more, but no fewer than none
+         case when f.matching = 0 and (f.is_known or a.cordoned = 0) then a.cordoned end,
+         case when f.matching = 0 and f.is_known then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
          ((p_look).node_ids)[case when w.near > 0 then position(B'1' in w.others)
                                   else position(B'1' in ~w.mask & (p_look).open) end], w.near, w.meeting,
          case when f.matching = 0 then bit_count(coalesce(f.served, ~(p_look).none) & (p_look).live)::int end
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
+  cross join lateral (
+    select case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end as cordoned) a
   left join worst w on w.ask_id = f.ask_id
 $$;
 
@@ -2611,7 +2614,7 @@ declare
   v_others bigint[] := array(
     select u.class_id from unnest(p_class_ids) u(class_id)
     left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-      and f.digest = p_look.digest and f.nodes_matching is not null
+      and f.digest = p_look.digest and (f.nodes_matching > 0 or f.nodes_silent is not null)  -- known in full
     left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
       and m.digest = p_look.digest
     where f.class_id is null or p_with_nodes and m.class_id is null);
@@ -6080,6 +6083,35 @@ begin
 end
 $$;
 
+CREATE TABLE hwqueue.class_fleet (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    share double precision NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
+    digest bigint,
+    nodes_matching integer,
+    nodes_cordoned integer,
+    nodes_silent integer,
+    part text,
+    expr jsonb,
+    near_node uuid,
+    nodes_near integer,
+    nodes_meeting integer,
+    nodes_serving integer,
+    told_at timestamp with time zone,
+    CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
+);
+
+COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class, and what class_fits found out';
+
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
+
+COMMENT ON COLUMN hwqueue.class_fleet.told_at IS 'when an event told that leases wait that no live node may run; null: none does';
+
+CREATE FUNCTION hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select case when p_fleet.nodes_matching > 0 then false else p_fleet.nodes_cordoned = 0 end $$;
+
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_xid >= p_next_xid or p_xid = any (p_unseen) $$;
@@ -6331,6 +6363,9 @@ $$;
 
 CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
     AS $$
   with rule as materialized (
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
@@ -7577,6 +7612,7 @@ CREATE FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timesta
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on'
     SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_nestloop TO 'off'
     AS $$
 declare
   v_fleet hwqueue.spread_fleet;
@@ -7664,7 +7700,7 @@ declare
 begin
   with node as (
     select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
-           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid, case when n.attested <> '{}' then
+           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.cmin, n.ctid, case when n.attested <> '{}' then
              hwqueue.still_attested(n.attested, n.attested_until, p_now) end), l.is_live::int) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
@@ -7889,6 +7925,9 @@ CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit 
     LANGUAGE plpgsql
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
     AS $$
 declare
   v_asked record;
@@ -9899,6 +9938,7 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
+    update hwqueue.class_fleet f set digest = null where f.shard_id = p_shard and f.digest is not null;
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;
   return v_next;
@@ -12737,19 +12777,29 @@ CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp wi
     AS $$
 declare
   v_found record;
+  v_held bigint[];
+  v_ids bigint[];
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
     return null;
   end if;
+  v_held := array(
+    select f.class_id from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.class_id = any (p_class_ids) for no key update skip locked);
+  -- those of which there is no row yet: only who has the shard's row writes one
+  v_ids := v_held || array(
+    select u.class_id from unnest(p_class_ids) u(class_id)
+    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
+    where f.class_id is null);
   -- of classes that went while what was found out of them was not committed yet
   delete from hwqueue.class_fleet f
-  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+  where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   delete from hwqueue.class_nodes f
-  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+  where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.find_fleets(p_class_ids, 20000, p_now, p_shard) f;
+  select f.* into v_found from hwqueue.find_fleets(v_ids, 20000, p_now, p_shard) f;
   insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
@@ -16148,32 +16198,56 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_unmatched boolean := case when p_fleet.digest = p_digest then hwqueue.is_unmatched(p_fleet) end;
+  v_waits boolean := hwqueue.has_waiting(p_fleet.class_id, p_shard);
+  v_is_news boolean := case when p_fleet.told_at is null then v_unmatched and v_waits else not (v_waits and coalesce(v_unmatched, true)) end;
+begin
+  if v_is_news then
+    -- as it is now: it may have been told just before
+    perform 1 from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.class_id = p_fleet.class_id and f.told_at is not distinct from p_fleet.told_at
+    for no key update skip locked;
+    if not found then
+      return;
+    elsif p_fleet.told_at is null then
+      perform hwqueue.tell_unmatched(p_fleet.class_id, p_now, p_shard);
+    else
+      perform hwqueue.tell_matched(p_fleet.class_id, v_waits, p_shard);
+    end if;
+  end if;
+end
+$$;
+
 CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
   v_began_at timestamptz := clock_timestamp();
-  v_fleet record;
+  v_fleet hwqueue.class_fleet;
   v_count int := 0;
   v_last bigint := 0;
-  v_waits boolean;
 begin
   for v_fleet in
-    select f.class_id, f.told_at is not null as is_told, f.nodes_matching + coalesce(f.nodes_cordoned, 0) = 0 as is_unmatched,
-           f.digest = p_digest as is_known
-    from hwqueue.class_fleet f
+    select f.* from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.looked_at = p_now and f.digest = p_digest
+      and case when f.told_at is null then hwqueue.is_unmatched(f) else not hwqueue.is_unmatched(f) end
+    order by f.class_id
+  loop
+    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
+    exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
+  end loop;
+  for v_fleet in
+    select f.* from hwqueue.class_fleet f
     where f.shard_id = p_shard and f.class_id > p_after and (f.nodes_matching = 0 or f.told_at is not null)
     order by f.class_id limit p_limit
   loop
     v_count := v_count + 1;
     v_last := v_fleet.class_id;
-    v_waits := hwqueue.has_waiting(v_fleet.class_id, p_shard);
-    -- null: too many different nodes to tell
-    if v_fleet.is_known and v_fleet.is_unmatched and v_waits and not v_fleet.is_told then
-      perform hwqueue.tell_unmatched(v_fleet.class_id, p_now, p_shard);
-    elsif v_fleet.is_told and (not v_waits or v_fleet.is_known and not v_fleet.is_unmatched) then
-      perform hwqueue.tell_matched(v_fleet.class_id, v_waits, p_shard);
-    end if;
+    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
       return v_last;
     end if;
@@ -16686,31 +16760,6 @@ CREATE TABLE hwqueue.attestation (
 COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for whatever instance the node''s login registers';
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
-
-CREATE TABLE hwqueue.class_fleet (
-    shard_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    share double precision NOT NULL,
-    looked_at timestamp with time zone NOT NULL,
-    digest bigint,
-    nodes_matching integer,
-    nodes_cordoned integer,
-    nodes_silent integer,
-    part text,
-    expr jsonb,
-    near_node uuid,
-    nodes_near integer,
-    nodes_meeting integer,
-    nodes_serving integer,
-    told_at timestamp with time zone,
-    CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
-);
-
-COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class, and what class_fits found out';
-
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
-
-COMMENT ON COLUMN hwqueue.class_fleet.told_at IS 'when an event told that leases wait that no live node may run; null: none does';
 
 CREATE TABLE hwqueue.class_nodes (
     shard_id integer NOT NULL,
@@ -18679,6 +18728,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kind
 
 REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBLIC;
@@ -19641,6 +19692,8 @@ GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO
 GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

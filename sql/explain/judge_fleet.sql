@@ -9,6 +9,8 @@
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable
+  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
 as $$
   with rule as materialized (
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,

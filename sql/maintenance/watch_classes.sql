@@ -1,40 +1,74 @@
 -- Tells once when leases of a class wait that no live node may run, by what the nodes are, what they serve and have in all,
--- and when that is over. Cordoned nodes count: what they would run is not refused for good. Looks at p_limit classes after
--- p_after of those that no node may run, or were told of, by what reap_fleets has found out of the
--- nodes with this digest, in turn over the calls, for up to
--- 50 ms (of the real clock), at one at least. Gives where to go on.
--- Locks: the caller holds the mark of reap.
-create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_digest bigint, p_now timestamptz, p_shard int) returns bigint
+-- and when that is over. Cordoned nodes count: what they would run is not refused for good. By what reap_fleets has found out
+-- of the nodes with this digest: looks first at what it found out just now, for half of the time, or where nodes never stand
+-- still the turn might come to each class when it holds no longer; then at p_limit classes after p_after of those that no
+-- node may run, or were told of, in turn over the calls. For up to 50 ms (of the real clock), at one at least; gives where
+-- to go on. A class that another session holds, prune for one, is left for another time.
+-- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.
+create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_digest bigint, p_now timestamptz, p_shard int)
+returns bigint
 language plpgsql volatile
 as $$
 declare
   v_began_at timestamptz := clock_timestamp();
-  v_fleet record;
+  v_fleet hwqueue.class_fleet;
   v_count int := 0;
   v_last bigint := 0;
-  v_waits boolean;
 begin
   for v_fleet in
-    select f.class_id, f.told_at is not null as is_told, f.nodes_matching + coalesce(f.nodes_cordoned, 0) = 0 as is_unmatched,
-           f.digest = p_digest as is_known
-    from hwqueue.class_fleet f
+    select f.* from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.looked_at = p_now and f.digest = p_digest
+      and case when f.told_at is null then hwqueue.is_unmatched(f) else not hwqueue.is_unmatched(f) end
+    order by f.class_id
+  loop
+    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
+    exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
+  end loop;
+  for v_fleet in
+    select f.* from hwqueue.class_fleet f
     where f.shard_id = p_shard and f.class_id > p_after and (f.nodes_matching = 0 or f.told_at is not null)
     order by f.class_id limit p_limit
   loop
     v_count := v_count + 1;
     v_last := v_fleet.class_id;
-    v_waits := hwqueue.has_waiting(v_fleet.class_id, p_shard);
-    -- null: too many different nodes to tell
-    if v_fleet.is_known and v_fleet.is_unmatched and v_waits and not v_fleet.is_told then
-      perform hwqueue.tell_unmatched(v_fleet.class_id, p_now, p_shard);
-    elsif v_fleet.is_told and (not v_waits or v_fleet.is_known and not v_fleet.is_unmatched) then
-      perform hwqueue.tell_matched(v_fleet.class_id, v_waits, p_shard);
-    end if;
+    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
       return v_last;
     end if;
   end loop;
   return case when v_count = p_limit then v_last else 0 end;
+end
+$$;
+
+-- Whether no live node may run a class, cordoned ones included, when it was found out; null: too many different nodes to tell.
+create or replace function hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) returns boolean
+language sql immutable parallel safe
+as $$ select case when p_fleet.nodes_matching > 0 then false else p_fleet.nodes_cordoned = 0 end $$;
+
+-- Tells of one class what there is to tell.
+-- Locks: its row of class_fleet, skip locked. Idempotent: yes.
+create or replace function hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_unmatched boolean := case when p_fleet.digest = p_digest then hwqueue.is_unmatched(p_fleet) end;
+  v_waits boolean := hwqueue.has_waiting(p_fleet.class_id, p_shard);
+  v_is_news boolean := case when p_fleet.told_at is null then v_unmatched and v_waits else not (v_waits and coalesce(v_unmatched, true)) end;
+begin
+  if v_is_news then
+    -- as it is now: it may have been told just before
+    perform 1 from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.class_id = p_fleet.class_id and f.told_at is not distinct from p_fleet.told_at
+    for no key update skip locked;
+    if not found then
+      return;
+    elsif p_fleet.told_at is null then
+      perform hwqueue.tell_unmatched(p_fleet.class_id, p_now, p_shard);
+    else
+      perform hwqueue.tell_matched(p_fleet.class_id, v_waits, p_shard);
+    end if;
+  end if;
 end
 $$;
 

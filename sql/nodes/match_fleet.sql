@@ -8,6 +8,8 @@ create or replace function hwqueue.match_fleet(p_placement jsonb, p_options json
 returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[],
     permanents boolean[], reasons jsonb)
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
 as $$
 declare
   v_asked record;

@@ -46,6 +46,7 @@ $$;
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
+  set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
 as $$
 declare
   v_fleet hwqueue.spread_fleet;

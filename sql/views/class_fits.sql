@@ -4,7 +4,8 @@
 --   nodes: those that suit it, cordoned and silent ones as well, as a bit string (numbered_nodes).
 --   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many different nodes to tell
 --     (expr_masks), and nodes are too many.
---   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of silent ones.
+--   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of silent ones; null as
+--     above, nodes_silent as well where the part in the way is only the worst of those that could be judged.
 --   Where nothing matches: the part that is most in the way, near_node, a live node that does not meet it, nodes_near, how many
 --     live nodes it alone keeps out (0: they miss more than one part), nodes_meeting, how many live nodes meet it, and
 --     nodes_serving, how many live nodes serve queue and task.
@@ -76,13 +77,16 @@ as $$
     order by p.ask_id, near desc, meeting, p.nr
   )
   select c.class_id, f.mask, case when f.is_known or f.matching = 0 then f.matching end,
-         case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end,
-         case when f.matching = 0 then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
+         -- a part that is not known may keep out more, but no fewer than none
+         case when f.matching = 0 and (f.is_known or a.cordoned = 0) then a.cordoned end,
+         case when f.matching = 0 and f.is_known then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
          ((p_look).node_ids)[case when w.near > 0 then position(B'1' in w.others)
                                   else position(B'1' in ~w.mask & (p_look).open) end], w.near, w.meeting,
          case when f.matching = 0 then bit_count(coalesce(f.served, ~(p_look).none) & (p_look).live)::int end
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
+  cross join lateral (
+    select case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end as cordoned) a
   left join worst w on w.ask_id = f.ask_id
 $$;
 

@@ -13,7 +13,7 @@ declare
   v_others bigint[] := array(
     select u.class_id from unnest(p_class_ids) u(class_id)
     left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-      and f.digest = p_look.digest and f.nodes_matching is not null
+      and f.digest = p_look.digest and (f.nodes_matching > 0 or f.nodes_silent is not null)  -- known in full
     left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
       and m.digest = p_look.digest
     where f.class_id is null or p_with_nodes and m.class_id is null);
@@ -47,7 +47,8 @@ $$;
 
 -- Finds that out of these classes, remembers it, and forgets those that are gone; of one that costs too much to tell, the estimate of its share alone
 -- (refresh_reach). Returns their number; null when another session is at it, then nothing is done.
--- Locks: the shard's row, skip locked.
+-- What another session holds of a class, prune for one, is left as it is.
+-- Locks: the shard's row and those of class_fleet, skip locked.
 create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
   -- all nodes and hundreds of classes: by hash, whatever the statistics say
@@ -56,19 +57,29 @@ language plpgsql volatile
 as $$
 declare
   v_found record;
+  v_held bigint[];
+  v_ids bigint[];
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
     return null;
   end if;
+  v_held := array(
+    select f.class_id from hwqueue.class_fleet f
+    where f.shard_id = p_shard and f.class_id = any (p_class_ids) for no key update skip locked);
+  -- those of which there is no row yet: only who has the shard's row writes one
+  v_ids := v_held || array(
+    select u.class_id from unnest(p_class_ids) u(class_id)
+    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
+    where f.class_id is null);
   -- of classes that went while what was found out of them was not committed yet
   delete from hwqueue.class_fleet f
-  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+  where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   delete from hwqueue.class_nodes f
-  where f.shard_id = p_shard and f.class_id = any (p_class_ids)
+  where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.find_fleets(p_class_ids, 20000, p_now, p_shard) f;
+  select f.* into v_found from hwqueue.find_fleets(v_ids, 20000, p_now, p_shard) f;
   insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,

@@ -26,7 +26,8 @@ $$;
 -- The registered nodes as bit strings, as numbered_nodes numbers them.
 --   none: a zero for each; live: those that give signs of life; open: those of them that are not cordoned.
 --   digest: of all that decides which nodes suit a class: the versions of the nodes' rows (every registration writes one,
---     so what they announce to serve needs no more), who is live, and what each is vouched for now. What was found out with
+--     so what they announce to serve needs no more), who is live, and what each is vouched for now. cmin tells versions of one
+--     transaction apart, which vacuum full may put in one place. What was found out with
 --     one digest holds wherever it is the same.
 create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
 language plpgsql stable
@@ -39,7 +40,7 @@ declare
 begin
   with node as (
     select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
-           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.ctid, case when n.attested <> '{}' then
+           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.cmin, n.ctid, case when n.attested <> '{}' then
              hwqueue.still_attested(n.attested, n.attested_until, p_now) end), l.is_live::int) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id

@@ -60,6 +60,16 @@ class Work:
         ]
 
     @property
+    def most_rows(self) -> float:
+        """The rows that one node of a plan looked at, over all its loops, at most."""
+        dropped = ("Rows Removed by Filter", "Rows Removed by Join Filter")
+        each = (
+            node["Actual Loops"] * (node["Actual Rows"] + sum(node.get(key, 0) for key in dropped))
+            for node in self.nodes
+        )
+        return float(max(each))
+
+    @property
     def buffers(self) -> int:
         """Pages touched by the whole call, in memory or not."""
         root = self.plans[-1]["Plan"]

@@ -1,6 +1,7 @@
 """A session that has planned while the tables were small reads no more once they are large."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,20 @@ def test_claims_look_at_their_queue_alone(api: Api) -> None:
         if max(read.values()) <= 5:
             break
     assert max(read.values()) <= 5, read
+
+
+@pytest.mark.parametrize("function", ["match_groups", "explain_class"])
+def test_all_nodes_are_joined_by_hash(api: Api, function: str) -> None:
+    """No node is held against every other one to judge them all."""
+    queue = api.queue()
+    skew = {"domain": "label:zone", "max_skew": 1, "select": {"labels": {"app": "one"}}}
+    placement = {"spread": [skew]}
+    api.spawn(queue, placement=placement, labels={"app": "one"})
+    for number in range(MANY):
+        api.node(labels={"zone": number % 7, "host": number})
+    asked: dict[str, Any] = {"class": 1}
+    if function == "match_groups":
+        asked = {"placement": placement, "options": {"queue": queue, "labels": {"app": "one"}}}
+    with explained(api.conn) as work:
+        api.rows(function, **asked)
+    assert work.most_rows <= 20 * MANY

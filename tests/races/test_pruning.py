@@ -1,6 +1,7 @@
 """Two prunes at once: neither waits, nothing is removed twice, nothing is left out for good."""
 
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -142,3 +143,33 @@ def test_beside_an_open_reap(conn: psycopg.Connection, dsn: str) -> None:
         assert other.conn.execute(DELETE_CLASSES).fetchall() == [(1,)]
     assert conn.execute("select from hwqueue.class_fleet").rowcount == 0
     assert conn.execute("select from hwqueue.class_nodes").rowcount == 0
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("placement", [{}, {"require": [{"label": "nowhere", "op": "exists"}]}])
+def test_reap_beside_an_open_prune(
+    conn: psycopg.Connection, dsn: str, clock: Clock, end: str, placement: dict[str, Any]
+) -> None:
+    """Nothing is found out or told of a class that is being pruned, and reap does not wait."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    register(conn)
+    direct.spawn(QUEUE, {"placement": placement})
+    conn.execute("select hwqueue.reap()")
+    conn.execute("delete from hwqueue.lease")
+    conn.execute("delete from hwqueue.ready")
+    with interleave(dsn, SHORT) as actor:
+        sleeper, other = actor(), actor()
+        sleeper.begin()
+        assert sleeper.conn.execute(DELETE_CLASSES).fetchall() == [(1,)]
+        conn.execute("select hwqueue.cordon_node(node_id) from hwqueue.node")
+        for _ in range(2):  # the node is another one, and then it stays as it is
+            clock.advance(timedelta(seconds=11))
+            other.conn.execute("select hwqueue.reap()")
+        getattr(sleeper, end)()
+        clock.advance(timedelta(seconds=11))
+        other.conn.execute("select hwqueue.reap()")
+    left = 0 if end == "commit" else 1
+    assert conn.execute("select from hwqueue.class_fleet").rowcount == left
+    assert conn.execute("select from hwqueue.class_nodes").rowcount == left
+    assert conn.execute("select from hwqueue.class_fleet where told_at is not null").rowcount == 0

@@ -16,6 +16,10 @@ TAINT = {"key": "maintenance", "effect": "no_schedule"}
 FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")
 REMEMBERED = "select count(*) from hwqueue.class_fleet where digest = %s"
 DIGEST = "select (hwqueue.look_at_nodes(hwqueue.clock(), 0)).digest"
+FIND_OUT = (
+    "select hwqueue.remember_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    " from hwqueue.placement_class"
+)
 ASKED: list[Row] = [
     {},
     {"require": [{"label": "gpu", "op": "in", "values": ["A100"]}]},
@@ -139,6 +143,28 @@ def test_what_is_remembered_is_read(api: Api, clock: Clock, conn: psycopg.Connec
     ]
 
 
+def test_versions_of_one_transaction(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
+    """Of what one transaction made of a node, vacuum full may put the last where another was."""
+    world = World(api, clock)
+    world.remember()
+    expected = facts(world.seen())
+    looks = "select xmin::text, ctid::text from hwqueue.node where node_id = %s"
+    node = world.third.node_id
+    for _ in range(2):  # it is the last one, and then there is a place free before it
+        world.again(world.third, capacity={"cpu_milli": 1000}, heartbeat_timeout=3600)
+        conn.execute("vacuum full hwqueue.node")
+    world.again(world.third, capacity={"cpu_milli": 1000}, heartbeat_timeout=3600)
+    conn.execute("vacuum hwqueue.node")
+    with conn.transaction():
+        api.rows("cordon_node", node=node)
+        before = conn.execute(looks, [node]).fetchone()
+        conn.execute(FIND_OUT)
+        api.rows("uncordon_node", node=node)
+    conn.execute("vacuum full hwqueue.node")
+    assert conn.execute(looks, [node]).fetchone() == before
+    assert facts(world.seen()) == expected
+
+
 def test_attestations_that_expire(api: Api, clock: Clock) -> None:
     """Nothing is written then."""
     world = World(api, clock)
@@ -193,6 +219,34 @@ def test_what_is_left_of_a_class_that_went_is_forgotten(
     conn.execute(f"{orphan} values (0, 999999999, 0, '-infinity', 1)".encode())
     World(api, clock).remember()
     assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
+
+
+def test_what_costs_too_much_is_not_guessed(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    """A cordoned node that meets what could be judged of a class may not meet the rest."""
+    queue = api.queue()
+    for number in range(60):
+        api.node(labels={"host": f"h{number}"})
+    spare = api.node(labels={"host": "spare", "gpu": "A100"})
+    api.rows("cordon_node", node=spare.node_id)
+    for number in range(90):
+        patterns = [
+            {"label": "host", "op": "regexp", "values": [f"^h{number}x{n}$"]} for n in range(4)
+        ]
+        wanted = [{"label": "gpu", "op": "exists"}, *patterns]
+        api.spawn(queue, placement={"require": wanted})
+    for _ in range(2):
+        found = api.rows("pending_reasons", queue=queue)
+        assert {row["code"] for row in found} <= {"label_mismatch", "label_missing"}
+        api.row("reap")
+    clock.advance(timedelta(seconds=11))
+    conn.execute("update hwqueue.node_state set seen_at = hwqueue.clock()")
+    api.row("reap")
+    doubtful = "select from hwqueue.class_fleet where nodes_matching = 0 and nodes_cordoned is null"
+    assert conn.execute(doubtful).rowcount > 0
+    told = "select from hwqueue.class_fleet where told_at is not null and nodes_cordoned is null"
+    assert conn.execute(told).rowcount == 0
 
 
 def facts(rows: list[Row]) -> list[tuple[Any, ...]]:

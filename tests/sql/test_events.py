@@ -19,6 +19,14 @@ MINUTE = timedelta(minutes=1)
 TURN = timedelta(seconds=11)  # after it reap looks at nodes and classes again
 MOST_TURNS = 20
 _WATCHED_ALL = "select watched_class = 0 from hwqueue.reap_mark order by version desc limit 1"
+_FIND_OUT = """
+  select hwqueue.remember_fleets(array_agg(c.class_id), hwqueue.clock(), 0)
+  from hwqueue.placement_class c
+"""
+_WATCH_THE_LAST = """
+  select hwqueue.watch_classes(9223372036854775807, 1, d.digest, t.now, 0)
+  from hwqueue.clock() t(now), hwqueue.look_at_nodes(t.now, 0) d
+"""
 NO_EXECUTE = {"key": "k", "effect": "no_execute"}
 NOWHERE = {"require": [{"label": "nowhere", "op": "in", "values": [1]}]}
 
@@ -620,6 +628,21 @@ def test_classes_have_their_turns(stage: Stage) -> None:
         api.rows("reap", limit=50)
     told = of_queue(queue, since(api, before, "class_unmatched"))
     assert len({event["class_id"] for event in told}) == len(told) == 7
+
+
+def test_what_is_found_out_is_told_out_of_turn(stage: Stage) -> None:
+    """Nodes that never stand still: by its turn, what is known of a class would hold no longer."""
+    api, queue = stage.api, stage.api.queue()
+    node = api.node()
+    before = newest(api)
+    asked = {"label": "turn", "op": "in", "values": ["late"]}
+    api.spawn(queue, placement={"require": [asked]})
+    for code in ("class_unmatched", "class_unmatched_over"):
+        stage.clock.advance(TURN)
+        api.conn.execute(_FIND_OUT)
+        api.conn.execute(_WATCH_THE_LAST)
+        [_] = of_queue(queue, since(api, before, code))
+        api.node(node.node_id, labels={"turn": "late"})
 
 
 def test_the_login_is_the_servers_own_word(api: Api, clock: Clock) -> None:
