@@ -2614,7 +2614,7 @@ declare
   v_others bigint[] := array(
     select u.class_id from unnest(p_class_ids) u(class_id)
     left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-      and f.digest = p_look.digest and (f.nodes_matching > 0 or f.nodes_silent is not null)  -- known in full
+      and f.digest = p_look.digest and hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
     left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
       and m.digest = p_look.digest
     where f.class_id is null or p_with_nodes and m.class_id is null);
@@ -6009,6 +6009,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.is_known_in_full(p_nodes_matching integer, p_nodes_silent integer) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select coalesce(p_nodes_matching > 0 or p_nodes_silent is not null, false) $$;
+
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -6219,26 +6223,11 @@ begin
   if (case when jsonb_typeof(p_value) <> 'array' then true
            else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
     perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
-      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out when the node serves any');
+      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out for any');
   end if;
   v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
   perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;
   return v_names;
-end
-$_$;
-
-CREATE FUNCTION hwqueue.json_node_names(p_value jsonb) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-begin
-  if p_value is null or p_value = 'null' then
-    return null;
-  elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > 10000
-      or jsonb_path_exists(p_value, 'strict $[*] ? (@.type() != "string")') then
-    perform hwqueue.refuse('QHA01', 'options.nodes must be a list of at most 10000 names of nodes',
-      jsonb_build_object('field', 'options.nodes'), 'leave it out for all nodes');
-  end if;
-  return array(select n from jsonb_array_elements_text(p_value) n);
 end
 $_$;
 
@@ -8065,7 +8054,7 @@ declare
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
                                'options');
-  node_names := hwqueue.json_node_names(p_options -> 'nodes');
+  node_names := hwqueue.json_names(p_options -> 'nodes', 'options.nodes', 253);
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
@@ -10743,9 +10732,8 @@ begin
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
-    left join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r on k.turn <= 500 or k.part <> 'capacity'
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free,
-      case when k.turn > 500 and k.part = 'capacity' then 'insufficient_capacity' else r.code end, r.message, k.nodes_near,
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
+    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and v_look.registered > 0 then
@@ -12046,7 +12034,7 @@ begin
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_found.fleets;
-    v_uncounted := v_uncounted or reaches >= 500;  -- as many as a call finds out
+    v_uncounted := v_uncounted or reaches >= least(500, p_limit);  -- as many as a call finds out
     v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
@@ -12219,7 +12207,7 @@ CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boo
     LANGUAGE plpgsql
     AS $$
 declare
-  v_most int := 500;
+  v_most int := least(500, p_limit);
   v_last bigint;  -- null: the rest of them
   v_new bigint[];
   v_old bigint[] := '{}';
@@ -12243,7 +12231,7 @@ begin
       select o.class_id from (
         (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
          where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> reap_fleets.digest
-         order by f.looked_at limit v_most)
+         order by f.looked_at limit v_most / 2)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
          where f.shard_id = p_shard and f.digest <> reap_fleets.digest
@@ -12251,7 +12239,11 @@ begin
       group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
   end if;
   if v_new || v_old <> '{}' then
-    fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, p_now, p_shard), 0);
+    fleets := hwqueue.remember_fleets(v_new || v_old, p_now, p_shard);
+    if fleets is null then  -- another session is at it
+      fleets := 0;
+      next_after := p_after;
+    end if;
   end if;
 end
 $$;
@@ -12812,10 +12804,12 @@ begin
       nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
       nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
   insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
-  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f where f.nodes_matching is not null
+  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f
+  where hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
   on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
   perform hwqueue.refresh_reach(array(
-    select f.class_id from unnest(v_found.fits) f where f.nodes_matching is null), p_shard);
+    select f.class_id from unnest(v_found.fits) f
+    where not hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)), p_shard);
   return cardinality(v_found.fits);
 end
 $$;
@@ -16503,14 +16497,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_costs integer[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select coalesce(array_agg(u.class_id order by u.ordinality) filter (where u.before < hwqueue.judge_budget()), '{}')
-  from (select i.class_id, i.ordinality, sum(i.cost) over (order by i.ordinality) - i.cost as before
-        from unnest(p_class_ids, p_costs) with ordinality i(class_id, cost, ordinality)) u
-$$;
-
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -18708,6 +18694,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value 
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_known_in_full(p_nodes_matching integer, p_nodes_silent integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_let_go(p_xmax xid) FROM PUBLIC;
@@ -18749,8 +18737,6 @@ REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min b
 REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.json_node_names(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
 
@@ -19720,8 +19706,6 @@ REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.within_budget(p_class_ids bigint[], p_costs integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 

@@ -72,6 +72,7 @@ drop function if exists hwqueue.capacity_parts(bigint[], bit varying, bit varyin
 drop function if exists hwqueue.expr_masks(jsonb[], bit varying, timestamptz, int);
 drop function if exists hwqueue.part_reason(text, jsonb, hwqueue.placement_class, hwqueue.node, boolean, timestamptz);
 drop function if exists hwqueue.reap_reaches(bigint, int, boolean, timestamptz, int);
+drop function if exists hwqueue.within_budget(bigint[], int[]);
 drop function if exists hwqueue.is_known_match(hwqueue.placement_class, timestamptz, int);
 drop function if exists hwqueue.has_match(hwqueue.placement_class, timestamptz, int);
 drop function if exists hwqueue.has_judged(hwqueue.placement_class, xid8[], xid8, int);

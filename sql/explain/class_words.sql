@@ -31,8 +31,8 @@ as $$
 $$;
 
 -- A placement class in one line of at most 500 characters: "gpu_model in A100, 2 GPU, away from service ... in the same rack"; "any node" when it
--- asks nothing. Plans within are kept: views that write the words of hundreds of classes have each statement planned anew, and that
--- of what they call.
+-- asks nothing.
+-- plan_cache_mode = auto: callers set force_custom_plan, which would plan the statements inside again for each of hundreds of classes.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_words(p_class hwqueue.placement_class) returns text
 language sql stable set plan_cache_mode = auto

@@ -4,7 +4,7 @@
 -- at most p_limit and skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
 -- under a statement_timeout, too.
 -- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
--- reaches: classes of which it has found out which nodes suit them, at most 500 (class_fleet). more: a part has reached its limit
+-- reaches: classes of which it has found out which nodes suit them, never more than 500 (class_fleet). more: a part has reached its limit
 -- or used up its time, call again.
 -- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
 -- Wakes: waiting workers.
@@ -36,7 +36,7 @@ $$;
 
 -- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
 -- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are checked for the same reason.
--- What holds up others comes last: nodes. Where that has used up the time, watching classes and judging ahead take turns, by the
+-- What holds up others comes last: nodes. Where reap_fleets has used up the time, watching classes and judging ahead take turns, by the
 -- version of the mark: each gets its step in every other call.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.
 -- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
@@ -79,7 +79,7 @@ begin
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_found.fleets;
-    v_uncounted := v_uncounted or reaches >= 500;  -- as many as a call finds out
+    v_uncounted := v_uncounted or reaches >= least(500, p_limit);  -- as many as a call finds out
     v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);

@@ -1,15 +1,15 @@
 -- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which nothing is known yet, and
--- with p_again of those of which it holds no longer, first those that no node may run and those that wait the longest for it.
--- At most 500 classes a call; those that cost more than judge_budget are left to who asks for them. Looks for new ones among
--- p_limit classes after p_after, in turn over the calls. Gives how many it has found out, where to go on, and with p_again the
--- digest of the nodes as they are.
--- Locks: the shard's row, skip locked.
+-- with p_again of those whose row is out of date: at most half of these are classes that no node may run, which are told
+-- of, the others those that were found out longest ago. At most p_limit classes a call, and at most 500; those that cost
+-- more than judge_budget are left to who asks for them. Looks for new ones among p_limit classes after p_after, in turn over
+-- the calls. Gives how many it has found out, where to go on, and with p_again the digest of the nodes as they are.
+-- Locks: as remember_fleets.
 create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
                                                out fleets int, out next_after bigint, out digest bigint)
 language plpgsql volatile
 as $$
 declare
-  v_most int := 500;
+  v_most int := least(500, p_limit);
   v_last bigint;  -- null: the rest of them
   v_new bigint[];
   v_old bigint[] := '{}';
@@ -33,7 +33,7 @@ begin
       select o.class_id from (
         (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
          where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> reap_fleets.digest
-         order by f.looked_at limit v_most)
+         order by f.looked_at limit v_most / 2)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
          where f.shard_id = p_shard and f.digest <> reap_fleets.digest
@@ -41,7 +41,11 @@ begin
       group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
   end if;
   if v_new || v_old <> '{}' then
-    fleets := coalesce(hwqueue.remember_fleets(v_new || v_old, p_now, p_shard), 0);
+    fleets := hwqueue.remember_fleets(v_new || v_old, p_now, p_shard);
+    if fleets is null then  -- another session is at it
+      fleets := 0;
+      next_after := p_after;
+    end if;
   end if;
 end
 $$;

@@ -1,7 +1,7 @@
 -- Tells once when leases of a class wait that no live node may run, by what the nodes are, what they serve and have in all,
 -- and when that is over. Cordoned nodes count: what they would run is not refused for good. By what reap_fleets has found out
--- of the nodes with this digest: looks first at what it found out just now, for half of the time, or where nodes never stand
--- still the turn might come to each class when it holds no longer; then at p_limit classes after p_after of those that no
+-- of the nodes with this digest: looks first at what it found out just now, for half of the time: otherwise, where nodes
+-- change all the time, a row would be out of date whenever its turn comes. Then at p_limit classes after p_after of those that no
 -- node may run, or were told of, in turn over the calls. For up to 50 ms (of the real clock), at one at least; gives where
 -- to go on. A class that another session holds, prune for one, is left for another time.
 -- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.

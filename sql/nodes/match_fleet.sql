@@ -99,7 +99,7 @@ declare
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
                                'options');
-  node_names := hwqueue.json_node_names(p_options -> 'nodes');
+  node_names := hwqueue.json_names(p_options -> 'nodes', 'options.nodes', 253);
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
@@ -116,22 +116,5 @@ begin
   from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
     and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
-end
-$$;
-
--- The names of nodes in a match's options; null: none are given.
--- Locks: none. Raises: QHA01. Idempotent: yes.
-create or replace function hwqueue.json_node_names(p_value jsonb) returns text[]
-language plpgsql immutable
-as $$
-begin
-  if p_value is null or p_value = 'null' then
-    return null;
-  elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > 10000
-      or jsonb_path_exists(p_value, 'strict $[*] ? (@.type() != "string")') then
-    perform hwqueue.refuse('QHA01', 'options.nodes must be a list of at most 10000 names of nodes',
-      jsonb_build_object('field', 'options.nodes'), 'leave it out for all nodes');
-  end if;
-  return array(select n from jsonb_array_elements_text(p_value) n);
 end
 $$;

@@ -2,7 +2,7 @@
 -- Only explanations read this: a claim names its queues and tasks itself. A node that announced nothing
 -- (another client, an older release) is taken as serving anything.
 
--- The names in a list of a registration; null: any.
+-- The names in a list of a registration or of a match; null: any.
 -- Raises: QHA01.
 create or replace function hwqueue.json_names(p_value jsonb, p_field text, p_max_length int) returns text[]
 language plpgsql immutable
@@ -16,7 +16,7 @@ begin
   if (case when jsonb_typeof(p_value) <> 'array' then true
            else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
     perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
-      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out when the node serves any');
+      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out for any');
   end if;
   v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
   perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;

@@ -36,17 +36,8 @@ as $$
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
--- How much of that one batch of judging may cost, and one step of upkeep. A batch has at least one class,
+-- How much of that one batch of judging may cost; upkeep leaves classes that cost more alone. A batch has at least one class,
 -- however much that costs: only classes that are older than the limits cost more than a batch.
 create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;
-
--- Of these classes the first ones, in their order, that fit into one batch of judging: at least one.
-create or replace function hwqueue.within_budget(p_class_ids bigint[], p_costs int[]) returns bigint[]
-language sql immutable
-as $$
-  select coalesce(array_agg(u.class_id order by u.ordinality) filter (where u.before < hwqueue.judge_budget()), '{}')
-  from (select i.class_id, i.ordinality, sum(i.cost) over (order by i.ordinality) - i.cost as before
-        from unnest(p_class_ids, p_costs) with ordinality i(class_id, cost, ordinality)) u
-$$;

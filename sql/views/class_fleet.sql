@@ -2,8 +2,13 @@
 -- are what they were: its digest is that of look_at_nodes. So nobody has to tell anybody that a node has changed, and what is
 -- read is exact: for a class whose row holds no longer, or that has none, class_fits is asked instead.
 
--- What class_fits says of these classes, remembered or found out now. nodes only with p_with_nodes; it is null, as
--- nodes_matching, where the nodes are too many different ones to tell.
+-- Whether class_fits could judge all parts of a class that such nodes match: else it gives what is certain.
+create or replace function hwqueue.is_known_in_full(p_nodes_matching int, p_nodes_silent int) returns boolean
+language sql immutable parallel safe
+as $$ select coalesce(p_nodes_matching > 0 or p_nodes_silent is not null, false) $$;
+
+-- What class_fits says of these classes, remembered or found out now. nodes: with p_with_nodes, else perhaps null; of a
+-- class that is not known in full those that no known part keeps out.
 create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean,
                                                 p_now timestamptz, p_shard int)
 returns setof hwqueue.class_fit
@@ -13,7 +18,7 @@ declare
   v_others bigint[] := array(
     select u.class_id from unnest(p_class_ids) u(class_id)
     left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-      and f.digest = p_look.digest and (f.nodes_matching > 0 or f.nodes_silent is not null)  -- known in full
+      and f.digest = p_look.digest and hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
     left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
       and m.digest = p_look.digest
     where f.class_id is null or p_with_nodes and m.class_id is null);
@@ -92,10 +97,12 @@ begin
       nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
       nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
   insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
-  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f where f.nodes_matching is not null
+  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f
+  where hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
   on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
   perform hwqueue.refresh_reach(array(
-    select f.class_id from unnest(v_found.fits) f where f.nodes_matching is null), p_shard);
+    select f.class_id from unnest(v_found.fits) f
+    where not hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)), p_shard);
   return cardinality(v_found.fits);
 end
 $$;

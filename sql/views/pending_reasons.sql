@@ -80,9 +80,8 @@ begin
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
-    left join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r on k.turn <= 500 or k.part <> 'capacity'
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free,
-      case when k.turn > 500 and k.part = 'capacity' then 'insufficient_capacity' else r.code end, r.message, k.nodes_near,
+    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
+    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and v_look.registered > 0 then

@@ -1,5 +1,5 @@
 -- Placement classes with what waits and runs of each. profiles: kinds of nodes that claims have found eligible so far (for a class that names
--- nodes, resources or trust domains: nodes). reach: the estimated share of the nodes that could take it, null before the first estimate.
+-- nodes, resources or trust domains: nodes). reach: the share of the nodes that suit it, when upkeep looked last, or a claim's first estimate; null before both.
 -- words: what the class asks, for people; of the first 500 rows, since they take long to write.
 -- Ordered by id: pass the last class_id of a page as p_after of the next.
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.

@@ -191,16 +191,6 @@ def test_short_patterns_are_allowed_there(api: Api, placement: Row) -> None:
     api.spawn(api.queue(), placement=placement)
 
 
-@pytest.mark.parametrize(
-    ("costs", "batch"), [([1, 4998, 1, 1], 3), ([4999, 9, 1], 2), ([9000, 1], 1), ([], 0)]
-)
-def test_a_batch_is_what_the_budget_has_room_for(api: Api, costs: list[int], batch: int) -> None:
-    """The first classes, of which the last one may go beyond it."""
-    ids = list(range(11, 11 + len(costs)))
-    row = api.conn.execute("select hwqueue.within_budget(%s, %s)", [ids, costs]).fetchone()
-    assert row == (ids[:batch],)
-
-
 def test_a_claim_judges_batches_of_what_they_cost(api: Api, fleet: list[Node]) -> None:
     """One while it finds something to run, else eight: by the profile and the kinds of node."""
     queue, other = api.queue(), api.queue()

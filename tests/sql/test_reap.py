@@ -137,6 +137,8 @@ def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
         api.running(queue, node)
         api.spawn(api.queue(), delay=60)
         api.spawn(api.queue(), **late)
+    while api.row("reap", limit=100)["reaches"]:
+        pass  # new classes, which are a part as well
     clock.advance(MINUTE)
     for times in (2, 1, 0):
         row = api.row("reap", limit=2)
@@ -286,6 +288,28 @@ def test_classes_are_looked_at_again(api: Api, clock: Clock, change: str) -> Non
         assert api.row("reap")["reaches"] == 0
         clock.advance(timedelta(seconds=11))
     assert [api.row("reap")["reaches"] > 0 for _ in range(2)] == [True, False]
+
+
+def test_what_no_node_may_run_takes_not_all_turns(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    """Of the classes that are looked at again half are those that were looked at longest ago."""
+    queue = api.queue()
+    api.node()
+    oldest = api.spawn(queue)
+    for number in range(510):
+        api.spawn(queue, placement={"require": [{"node": str(UUID(int=number))}]})
+    while api.row("reap")["reaches"]:
+        clock.advance(timedelta(seconds=11))
+    conn.execute(
+        "update hwqueue.class_fleet f set looked_at = '-infinity' from hwqueue.lease l"
+        " where l.lease_id = %s and f.class_id = l.class_id",
+        [oldest],
+    )
+    api.node()
+    clock.advance(timedelta(seconds=11))
+    assert api.row("reap")["reaches"] == 500
+    assert conn.execute("select from hwqueue.class_fleet where looked_at = '-infinity'").rowcount == 0
 
 
 @pytest.mark.parametrize("limit", [0, -1, 100001, None])
