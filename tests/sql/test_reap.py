@@ -309,7 +309,8 @@ def test_what_no_node_may_run_takes_not_all_turns(
     api.node()
     clock.advance(timedelta(seconds=11))
     assert api.row("reap")["reaches"] == 500
-    assert conn.execute("select from hwqueue.class_fleet where looked_at = '-infinity'").rowcount == 0
+    left = conn.execute("select from hwqueue.class_fleet where looked_at = '-infinity'")
+    assert left.rowcount == 0
 
 
 @pytest.mark.parametrize("limit", [0, -1, 100001, None])
