@@ -12792,7 +12792,7 @@ begin
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.find_fleets(v_ids, 20000, p_now, p_shard) f;
-  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
+  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
          v_found.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
@@ -12803,7 +12803,7 @@ begin
       nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned,
       nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
       nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
-  insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
+  insert into hwqueue.class_nodes (shard_id, class_id, digest, nodes)
   select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f
   where hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
   on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;

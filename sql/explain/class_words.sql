@@ -30,9 +30,9 @@ as $$
                left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
 $$;
 
--- A placement class in one line of at most 500 characters: "gpu_model in A100, 2 GPU, away from service ... in the same rack"; "any node" when it
--- asks nothing.
--- plan_cache_mode = auto: callers set force_custom_plan, which would plan the statements inside again for each of hundreds of classes.
+-- A placement class in one line of at most 500 characters: "gpu_model in A100, 2 GPU, away from service ...
+-- in the same rack"; "any node" when it asks nothing. plan_cache_mode = auto: callers set force_custom_plan,
+-- which would plan the statements inside again for each of hundreds of classes.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_words(p_class hwqueue.placement_class) returns text
 language sql stable set plan_cache_mode = auto

@@ -1,12 +1,14 @@
--- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when claims have to leave
--- tainted nodes, or their queue was dropped; finds out which nodes suit a class; publishes terms; counts what has ended (roll_up); tells which nodes are
--- silent and which classes no node may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes
--- at most p_limit and skips what others hold. What may take long, judging and ending claims, stops when upkeep_budget is used up, so that what is done is kept
--- under a statement_timeout, too.
--- p_unless_within: do nothing if somebody reaped less than that ago, so that any number of workers can call it.
--- reaches: classes of which it has found out which nodes suit them, never more than 500 (class_fleet). more: a part has reached its limit
--- or used up its time, call again.
--- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02. Idempotent: yes.
+-- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when
+-- claims have to leave tainted nodes, or their queue was dropped; finds out which nodes suit a class;
+-- publishes terms; counts what has ended (roll_up); tells which nodes are silent and which classes no node
+-- may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes at
+-- most p_limit and skips what others hold. What may take long, judging and ending claims, stops when
+-- upkeep_budget is used up, so that what is done is kept under a statement_timeout, too. p_unless_within: do
+-- nothing if somebody reaped less than that ago, so that any number of workers can call it. reaches: classes
+-- of which it has found out which nodes suit them, never more than 500 (class_fleet). more: a part has
+-- reached its limit or used up its time, call again.
+-- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02.
+-- Idempotent: yes.
 -- Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0', p_shard int default 0)
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
@@ -34,12 +36,13 @@ begin
 end
 $$;
 
--- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the scans start at the very
--- start, should anything have come below the mark after all (a clock that was set back), and low-water marks are checked for the same reason.
--- What holds up others comes last: nodes. Where reap_fleets has used up the time, watching classes and judging ahead take turns, by the
--- version of the mark: each gets its step in every other call.
--- Locks, wakes: as reap. Raises: nothing. Idempotent: yes.
--- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
+-- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the
+-- scans start at the very start, should anything have come below the mark after all (a clock that was set
+-- back), and low-water marks are checked for the same reason. What holds up others comes last: nodes. Where
+-- reap_fleets has used up the time, watching classes and judging ahead take turns, by the version of the
+-- mark: each gets its step in every other call.
+-- Locks, wakes: as reap. Raises: nothing. Idempotent: yes. Plans are made once, for any arguments, and by
+-- index: a table that is small now is large before the session ends.
 create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamptz, p_shard int,
                                             out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
 language plpgsql volatile

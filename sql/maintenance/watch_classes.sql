@@ -1,9 +1,10 @@
--- Tells once when leases of a class wait that no live node may run, by what the nodes are, what they serve and have in all,
--- and when that is over. Cordoned nodes count: what they would run is not refused for good. By what reap_fleets has found out
--- of the nodes with this digest: looks first at what it found out just now, for half of the time: otherwise, where nodes
--- change all the time, a row would be out of date whenever its turn comes. Then at p_limit classes after p_after of those that no
--- node may run, or were told of, in turn over the calls. For up to 50 ms (of the real clock), at one at least; gives where
--- to go on. A class that another session holds, prune for one, is left for another time.
+-- Tells once when leases of a class wait that no live node may run, by what the nodes are, what they serve
+-- and have in all, and when that is over. Cordoned nodes count: what they would run is not refused for good.
+-- By what reap_fleets has found out of the nodes with this digest: looks first at what it found out just now,
+-- for half of the time: otherwise, where nodes change all the time, a row would be out of date whenever its
+-- turn comes. Then at p_limit classes after p_after of those that no node may run, or were told of, in turn
+-- over the calls. For up to 50 ms (of the real clock), at one at least; gives where to go on. A class that
+-- another session holds, prune for one, is left for another time.
 -- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.
 create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_digest bigint, p_now timestamptz, p_shard int)
 returns bigint
@@ -40,7 +41,8 @@ begin
 end
 $$;
 
--- Whether no live node may run a class, cordoned ones included, when it was found out; null: too many different nodes to tell.
+-- Whether no live node may run a class, cordoned ones included, when it was found out; null: too many
+-- different nodes to tell.
 create or replace function hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) returns boolean
 language sql immutable parallel safe
 as $$ select case when p_fleet.nodes_matching > 0 then false else p_fleet.nodes_cordoned = 0 end $$;
@@ -89,8 +91,8 @@ create or replace function hwqueue.queue_name(p_queue_id int, p_shard int) retur
 language sql stable
 as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
 
--- Tells that leases of a class wait that no live node may run, with the commonest permanent reason among twenty live nodes,
--- fewer of a class that costs much to judge.
+-- Tells that leases of a class wait that no live node may run, with the commonest permanent reason among
+-- twenty live nodes, fewer of a class that costs much to judge.
 -- Locks: the class's row of class_fleet. Idempotent: no.
 create or replace function hwqueue.tell_unmatched(p_class_id bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile

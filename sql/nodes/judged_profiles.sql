@@ -22,8 +22,9 @@ as $$
                    in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
--- Of these labels those that may have got one value too many with this node: no profile has it yet, and the label is not
--- known to have too many. Most new profiles bring no new value, and counting the values of a label reads all profiles.
+-- Of these labels those that may have got one value too many with this node: no profile has it yet, and the
+-- label is not known to have too many. Most new profiles bring no new value, and counting the values of a
+-- label reads all profiles.
 create or replace function hwqueue.grown_labels(p_labels jsonb, p_shard int) returns text[]
 language plpgsql stable
 as $$

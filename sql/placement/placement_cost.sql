@@ -36,8 +36,9 @@ as $$
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
--- How much of that one batch of judging may cost; upkeep leaves classes that cost more alone. A batch has at least one class,
--- however much that costs: only classes that are older than the limits cost more than a batch.
+-- How much of that one batch of judging may cost; upkeep leaves classes that cost more alone. A batch has at
+-- least one class, however much that costs: only classes that are older than the limits cost more than a
+-- batch.
 create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;

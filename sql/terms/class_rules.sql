@@ -27,9 +27,11 @@ begin
 end
 $$;
 
--- Those of these classes that may not run on a node now, by what has been counted there and by where single leases run; others may be blocked
--- as well, which a closer look tells (enter_terms). One may be named twice. Never one that may run: being with leases all of which are about to leave is left to that look.
--- Locks: none. Raises: nothing. Idempotent: yes. Statements of their own rather than a union, which costs as much again.
+-- Those of these classes that may not run on a node now, by what has been counted there and by where single
+-- leases run; others may be blocked as well, which a closer look tells (enter_terms). One may be named twice.
+-- Never one that may run: being with leases all of which are about to leave is left to that look.
+-- Locks: none. Raises: nothing. Idempotent: yes. Statements of their own rather than a union, which costs as
+-- much again.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
 as $$

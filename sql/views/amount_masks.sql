@@ -1,5 +1,5 @@
--- What nodes have when nothing runs, once for all with the same capacity, and which nodes these are, as bit strings
--- (numbered_nodes).
+-- What nodes have when nothing runs, once for all with the same capacity, and which nodes these are, as bit
+-- strings (numbered_nodes).
 create or replace function hwqueue.idle_rooms(p_none bit varying, p_now timestamptz, p_shard int)
 returns table (room hwqueue.headroom, mask bit varying)
 language sql stable
@@ -17,8 +17,8 @@ as $$
   join node n on n.number = k.number
 $$;
 
--- What a node has left of an amount, as amount_left says of its headroom, by columns alone; null: only the headroom tells.
--- Views ask it of every node: one expression, which the planner inlines, and no whole rows.
+-- What a node has left of an amount, as amount_left says of its headroom, by columns alone; null: only the
+-- headroom tells. Views ask it of every node: one expression, which the planner inlines, and no whole rows.
 create or replace function hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[],
   p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int, p_gpu_used int[])
 returns bigint
@@ -33,11 +33,10 @@ as $$
     when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end
 $$;
 
--- The nodes that have at least so much of an amount, as bit strings (numbered_nodes), for each pair of p_names and
--- p_amounts; no row where all of them have. p_idle: of all nodes as if nothing ran; else of those in p_open, now.
--- Each node goes to the largest of the amounts asked that it still has (a step); those of all steps below an amount
--- have not enough of it.
--- p_none: a zero for each node.
+-- The nodes that have at least so much of an amount, as bit strings (numbered_nodes), for each pair of
+-- p_names and p_amounts; no row where all of them have. p_idle: of all nodes as if nothing ran; else of those
+-- in p_open, now. Each node goes to the largest of the amounts asked that it still has (a step); those of all
+-- steps below an amount have not enough of it. p_none: a zero for each node.
 create or replace function hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying,
                                                 p_none bit varying, p_now timestamptz, p_shard int)
 returns table (name text, amount bigint, mask bit varying)

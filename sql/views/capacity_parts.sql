@@ -1,8 +1,8 @@
--- The nodes whose isolation classes, capacity and devices do for each of these classes, as bit strings (numbered_nodes): what
--- has_isolation_conflict and class_shortage say, asked of many classes and nodes at once. p_idle: of all nodes, as if nothing
--- ran; else of those in p_open whether they have room now, by capacity and devices alone. A part that every node meets may be
--- left out. Bit strings of 10,000 nodes for 10,000 classes: each operation on them counts.
--- p_none: a zero for each node.
+-- The nodes whose isolation classes, capacity and devices do for each of these classes, as bit strings
+-- (numbered_nodes): what has_isolation_conflict and class_shortage say, asked of many classes and nodes at
+-- once. p_idle: of all nodes, as if nothing ran; else of those in p_open whether they have room now, by
+-- capacity and devices alone. A part that every node meets may be left out. Bit strings of 10,000 nodes for
+-- 10,000 classes: each operation on them counts. p_none: a zero for each node.
 create or replace function hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
                                                   p_now timestamptz, p_shard int)
 returns table (class_id bigint, part text, mask bit varying)

@@ -1,14 +1,16 @@
--- How many nodes suit each of these classes, and of those that none suits, what is in the way. A class may run where all of
--- its parts are met: each of its requirements, the taints, isolation, capacity, devices; these are the parts that suits and
--- class_shortage have. What is remembered of it is read by class_fleets. p_most: as in expr_masks.
+-- How many nodes suit each of these classes, and of those that none suits, what is in the way. A class may
+-- run where all of its parts are met: each of its requirements, the taints, isolation, capacity, devices;
+-- these are the parts that suits and class_shortage have. What is remembered of it is read by class_fleets.
+-- p_most: as in expr_masks.
 --   nodes: those that suit it, cordoned and silent ones as well, as a bit string (numbered_nodes).
---   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many different nodes to tell
---     (expr_masks), and nodes are too many.
---   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of silent ones; null as
---     above, nodes_silent as well where the part in the way is only the worst of those that could be judged.
---   Where nothing matches: the part that is most in the way, near_node, a live node that does not meet it, nodes_near, how many
---     live nodes it alone keeps out (0: they miss more than one part), nodes_meeting, how many live nodes meet it, and
---     nodes_serving, how many live nodes serve queue and task.
+--   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many
+--     different nodes to tell (expr_masks), and nodes are too many.
+--   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of
+--     silent ones; null as above, nodes_silent as well where the part in the way is only the worst of those
+--     that could be judged.
+--   Where nothing matches: the part that is most in the way, near_node, a live node that does not meet it,
+--     nodes_near, how many live nodes it alone keeps out (0: they miss more than one part), nodes_meeting,
+--     how many live nodes meet it, and nodes_serving, how many live nodes serve queue and task.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most int, p_now timestamptz, p_shard int)
 returns setof hwqueue.class_fit
 language sql stable
@@ -90,8 +92,8 @@ as $$
   left join worst w on w.ask_id = f.ask_id
 $$;
 
--- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node. Without p_tells
--- no message: it takes long.
+-- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.
+-- Without p_tells no message: it takes long.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
                                                p_now timestamptz, out code text, out message text)

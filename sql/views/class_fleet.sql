@@ -1,14 +1,14 @@
--- What upkeep remembers of a class and all nodes (class_fleet), and how that is kept true. A row holds as long as the nodes
--- are what they were: its digest is that of look_at_nodes. So nobody has to tell anybody that a node has changed, and what is
--- read is exact: for a class whose row holds no longer, or that has none, class_fits is asked instead.
+-- A cache of class_fits, one row for each class. A row is valid while its digest equals that of look_at_nodes; of
+-- a class without a valid row class_fits is asked. So nothing has to be invalidated when a node changes, and what
+-- is read is as exact as what is found out.
 
 -- Whether class_fits could judge all parts of a class that such nodes match: else it gives what is certain.
 create or replace function hwqueue.is_known_in_full(p_nodes_matching int, p_nodes_silent int) returns boolean
 language sql immutable parallel safe
 as $$ select coalesce(p_nodes_matching > 0 or p_nodes_silent is not null, false) $$;
 
--- What class_fits says of these classes, remembered or found out now. nodes: with p_with_nodes, else perhaps null; of a
--- class that is not known in full those that no known part keeps out.
+-- What class_fits says of these classes, remembered or found out now. nodes: with p_with_nodes, else perhaps
+-- null; of a class that is not known in full those that no known part keeps out.
 create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean,
                                                 p_now timestamptz, p_shard int)
 returns setof hwqueue.class_fit
@@ -35,8 +35,9 @@ begin
 end
 $$;
 
--- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in the snapshot
--- of its caller's statement, or what is found out would be written down under the digest of other nodes.
+-- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in
+-- the snapshot of its caller's statement, or what is found out would be written down under the digest of
+-- other nodes.
 create or replace function hwqueue.find_fleets(p_class_ids bigint[], p_most int, p_now timestamptz, p_shard int,
                                                out fits hwqueue.class_fit[], out registered int, out digest bigint)
 language plpgsql stable
@@ -50,9 +51,9 @@ begin
 end
 $$;
 
--- Finds that out of these classes, remembers it, and forgets those that are gone; of one that costs too much to tell, the estimate of its share alone
--- (refresh_reach). Returns their number; null when another session is at it, then nothing is done.
--- What another session holds of a class, prune for one, is left as it is.
+-- Finds that out of these classes, remembers it, and forgets those that are gone; of one that costs too much
+-- to tell, the estimate of its share alone (refresh_reach). Returns their number; null when another session
+-- is at it, then nothing is done. What another session holds of a class, prune for one, is left as it is.
 -- Locks: the shard's row and those of class_fleet, skip locked.
 create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -85,7 +86,7 @@ begin
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.find_fleets(v_ids, 20000, p_now, p_shard) f;
-  insert into hwqueue.class_fleet as o (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
+  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
          v_found.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
@@ -96,7 +97,7 @@ begin
       nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned,
       nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
       nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
-  insert into hwqueue.class_nodes as o (shard_id, class_id, digest, nodes)
+  insert into hwqueue.class_nodes (shard_id, class_id, digest, nodes)
   select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f
   where hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
   on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;

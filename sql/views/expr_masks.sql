@@ -1,9 +1,10 @@
--- The nodes that meet each of these requirements, as bit strings (numbered_nodes). Judged by expr_reason, once for all nodes that a
--- requirement cannot tell apart; a required equality is judged only where its value occurs (anchors); nodes that it names are judged one by one.
--- What is asked about other leases counts as met, as in suits.
--- At most p_most judgements, the cheapest first: requirements that have no anchor and tell thousands of nodes apart (a pattern
--- over host names) take that many each, and patterns as many more as they cost (placement_cost). Beyond, mask is null: not known.
--- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
+-- The nodes that meet each of these requirements, as bit strings (numbered_nodes). Judged by expr_reason,
+-- once for all nodes that a requirement cannot tell apart; a required equality is judged only where its value
+-- occurs (anchors); nodes that it names are judged one by one. What is asked about other leases counts as
+-- met, as in suits. At most p_most judgements, the cheapest first: requirements that have no anchor and tell
+-- thousands of nodes apart (a pattern over host names) take that many each, and patterns as many more as they
+-- cost (placement_cost). Beyond, mask is null: not known. p_none: a zero for each node. Locks: none. Raises:
+-- nothing. Idempotent: yes.
 create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying, p_now timestamptz, p_shard int)
 returns table (expr jsonb, mask bit varying)
 language sql stable

@@ -1,6 +1,7 @@
--- Sets of nodes as bit strings. Whether 10,000 classes suit 10,000 nodes is a hundred million questions; but classes share
--- what they ask, nodes share what they are, and "the nodes that meet this" is one bit a node. What suits a class is then a
--- few ANDs, how many nodes that are a count of bits. docs/explanation/views.md tells the whole.
+-- Sets of nodes as bit strings. Whether 10,000 classes suit 10,000 nodes is a hundred million questions; but
+-- classes share what they ask, nodes share what they are, and "the nodes that meet this" is one bit a node.
+-- What suits a class is then a few ANDs, how many nodes that are a count of bits. docs/explanation/views.md
+-- tells the whole.
 
 -- The numbers of the registered nodes of a shard, from 0: the same in every statement of a stable function.
 create or replace function hwqueue.node_numbers(p_shard int) returns table (number int, node_id uuid)
@@ -10,8 +11,8 @@ as $$
   from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
 $$;
 
--- The nodes with their numbers. attested: trust domains that it is vouched for now. The ids are sorted alone, which is
--- cheaper than whole rows.
+-- The nodes with their numbers. attested: trust domains that it is vouched for now. The ids are sorted alone,
+-- which is cheaper than whole rows.
 create or replace function hwqueue.numbered_nodes(p_now timestamptz, p_shard int)
 returns table (number int, node hwqueue.node, attested text[], is_live boolean)
 language sql stable
@@ -25,10 +26,11 @@ $$;
 
 -- The registered nodes as bit strings, as numbered_nodes numbers them.
 --   none: a zero for each; live: those that give signs of life; open: those of them that are not cordoned.
---   digest: of all that decides which nodes suit a class: the versions of the nodes' rows (every registration writes one,
---     so what they announce to serve needs no more), who is live, and what each is vouched for now. cmin tells versions of one
---     transaction apart, which vacuum full may put in one place. What was found out with
---     one digest holds wherever it is the same.
+--   digest: of all that decides which nodes suit a class: the versions of the nodes' rows (every registration
+--     writes one, so what they announce to serve needs no more), who is live, and what each is vouched for
+--     now. cmin tells versions of one transaction apart, which vacuum full may put in one place. What was
+--     found out with one digest holds wherever it is the same. An update that is open or rolled back may change it as well: then
+--     a class is asked for anew, never read wrongly.
 create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say

@@ -1,12 +1,13 @@
--- Why leases are pending: a row for each placement class that has some ready, with how many nodes match it and could take it now, and the one
--- thing to say about it. Facts about nodes come from class_fleets; docs/explanation/views.md says what exactly is counted.
--- code: a reason code, null when nothing is in the way but its turn. permanent: waiting will not help, something has to be changed.
--- nodes_matching: live and not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell, ask for
--- the class alone. nodes_free: those that have room now and no known conflict with what other leases do. nodes_near: where none matches, the live
--- nodes that one part alone keeps out, the one that message names.
--- words: what the class asks, for people. words and message are written for the first 500 rows, since that takes long; nearest names for the first 10.
--- p_kind: no_match (nothing matches), contended (something matches, nothing is free); p_order: oldest, pending (most first);
--- p_limit: null for all.
+-- Why leases are pending: a row for each placement class that has some ready, with how many nodes match it
+-- and could take it now, and the one thing to say about it. Facts about nodes come from class_fleets;
+-- docs/explanation/views.md says what exactly is counted. code: a reason code, null when nothing is in the
+-- way but its turn. permanent: waiting will not help, something has to be changed. nodes_matching: live and
+-- not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell,
+-- ask for the class alone. nodes_free: those that have room now and no known conflict with what other leases
+-- do. nodes_near: where none matches, the live nodes that one part alone keeps out, the one that message
+-- names. words: what the class asks, for people. words and message are written for the first 500 rows, since
+-- that takes long; nearest names for the first 10. p_kind: no_match (nothing matches), contended (something
+-- matches, nothing is free); p_order: oldest, pending (most first); p_limit: null for all.
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.pending_reasons(p_queue text default null, p_kind text default null, p_class bigint default null,
                                                    p_order text default 'oldest', p_limit int default 100, p_shard int default 0)

@@ -1,7 +1,8 @@
--- Placement classes with what waits and runs of each. profiles: kinds of nodes that claims have found eligible so far (for a class that names
--- nodes, resources or trust domains: nodes). reach: the share of the nodes that suit it, when upkeep looked last, or a claim's first estimate; null before both.
--- words: what the class asks, for people; of the first 500 rows, since they take long to write.
--- Ordered by id: pass the last class_id of a page as p_after of the next.
+-- Placement classes with what waits and runs of each. profiles: kinds of nodes that claims have found
+-- eligible so far (for a class that names nodes, resources or trust domains: nodes). reach: the share of the
+-- nodes that suit it, when upkeep looked last, or a claim's first estimate; null before both. words: what the
+-- class asks, for people; of the first 500 rows, since they take long to write. Ordered by id: pass the last
+-- class_id of a page as p_after of the next.
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0, p_limit int default 100, p_shard int default 0)
 returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb,

@@ -1,8 +1,8 @@
--- Where leases of these classes may not run because of what other leases do, as far as claims have counted it, by the rules that
--- claims ask (class_rule, class_term; blocked_classes asks them of one node): places of a domain that are taken (required
--- away, both ways; max_per_domain), or, with is_only, the only ones that will do (required toward). A term without a place
--- that would do has one row with a null value. Left out, and so a bound: max_skew, what is asked inside an any, terms not in
--- force yet.
+-- Where leases of these classes may not run because of what other leases do, as far as claims have counted
+-- it, by the rules that claims ask (class_rule, class_term; blocked_classes asks them of one node): places of
+-- a domain that are taken (required away, both ways; max_per_domain), or, with is_only, the only ones that
+-- will do (required toward). A term without a place that would do has one row with a null value. Left out,
+-- and so a bound: max_skew, what is asked inside an any, terms not in force yet.
 create or replace function hwqueue.taken_places(p_class_ids bigint[], p_shard int)
 returns table (class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
 language sql stable
