@@ -29,8 +29,8 @@ $$;
 --   digest: of all that decides which nodes suit a class: the versions of the nodes' rows (every registration
 --     writes one, so what they announce to serve needs no more), who is live, and what each is vouched for
 --     now. cmin tells versions of one transaction apart, which vacuum full may put in one place. What was
---     found out with one digest holds wherever it is the same. An update that is open or rolled back may change it as well: then
---     a class is asked for anew, never read wrongly.
+--     found out with one digest holds wherever it is the same. An update that is open or rolled back may
+--     change it as well: then a class is asked for anew, never read wrongly.
 create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
