@@ -2542,7 +2542,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_lo
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
-    select l.required, e.value as expr from list l cross join lateral jsonb_array_elements(l.required) e
+    select l.required, e.value as expr, e.ordinality from list l cross join lateral jsonb_array_elements(l.required) with ordinality e
   ), met as materialized (
     select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most, (p_look).none, p_now, p_shard) e
   ), listed as materialized (
@@ -2572,15 +2572,15 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_lo
   ), part as materialized (
     select row_number() over () as nr, p.*
     from (
-      select f.ask_id, 'require' as part, r.expr, m.mask
+      select f.ask_id, 'require' as part, r.expr, m.mask, -r.ordinality as turn
       from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
-      select f.ask_id, 'taints', null, t.mask
+      select f.ask_id, 'taints', null, t.mask, 1
       from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~(p_look).none
       union all
-      select f.ask_id, 'served', null, f.served from fit f where f.matching = 0
+      select f.ask_id, 'served', null, f.served, 2 from fit f where f.matching = 0
       union all
-      select f.ask_id, c.part, null, c.mask from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
+      select f.ask_id, c.part, null, c.mask, 3 from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
     ) p
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
@@ -2591,7 +2591,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_lo
     select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near,
            bit_count(p.mask & (p_look).open)::int as meeting
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, near desc, meeting, p.nr
+    order by p.ask_id, near desc, meeting, p.turn, p.part
   )
   select c.class_id, f.mask, case when f.is_known or f.matching = 0 then f.matching end,
          -- a part that is not known may keep out more, but no fewer than none
