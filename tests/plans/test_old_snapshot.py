@@ -81,7 +81,13 @@ def test_an_old_snapshot_costs_claims_nothing(
                 last = way(api, node, queue, last)
                 assert len(last) == BATCH
             api.conn.execute("analyze")  # plans made for small tables are another guard's subject
-            found.append(pages(api, node, queue))
+            looks = []
+            for _ in range(3):  # a transaction of another test may hold marks back again
+                looks.append(pages(api, node, queue))
+                outlive(api.conn)
+                api.rows("spawn_leases", queue=queue, leases=batch)
+                last = way(api, node, queue, last)
+            found.append(min(looks))
     assert found[1] <= found[0] + MORE, found
 
 
