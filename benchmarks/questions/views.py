@@ -14,7 +14,7 @@ from benchmarks.core.claiming import Claimed, claiming
 from benchmarks.core.crowd import prepare
 from benchmarks.core.fill import kind, top_up
 from benchmarks.core.looks import ALL, METRICS, Looker, Seen, served
-from benchmarks.core.node import register
+from benchmarks.core.node import Node, register
 from benchmarks.core.options import Rounds, Seconds
 from benchmarks.core.report import Answer, Figure, at_most
 from benchmarks.core.run import Run
@@ -51,9 +51,10 @@ def views(
     for count in profiles:
         with database(run.dsn) as dsn:
             run.tell(f"preparing: {count:,} profiles")
+            claiming_node = register(dsn, 0)  # before upkeep looks at all nodes
             prepare(run, dsn, nodes=nodes, profiles=count, classes=classes, pending=pending)
             with served(dsn) as url, closing(Looker(dsn, url)) as looker:
-                watch = _Watch(run, dsn, looker, backlog)
+                watch = _Watch(run, dsn, looker, backlog, claiming_node)
                 for number in range(rounds):
                     run.tell(f"round {number + 1}/{rounds}")
                     watch.round(seconds, math.ceil(reads / rounds))
@@ -67,12 +68,12 @@ def views(
 class _Watch:
     """Reads while a node claims, and the claims."""
 
-    def __init__(self, run: Run, dsn: str, looker: Looker, backlog: int) -> None:
+    def __init__(self, run: Run, dsn: str, looker: Looker, backlog: int, node: Node) -> None:
         self._run = run
         self._dsn = dsn
         self._looker = looker
         self._backlog = backlog
-        self._node = register(dsn, 0)
+        self._node = node
         self._slowly = cycle(ALL)
         self._random = random.Random(1)
         self._seen: dict[str, list[Seen]] = {what: [] for what in ALL}
