@@ -4663,13 +4663,13 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_most integer, p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) RETURNS record
+CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
 begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, p_most, p_now, p_shard) f);
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, 20000, p_now, p_shard) f);
   registered := v_look.registered;
   digest := v_look.digest;
 end
@@ -12462,19 +12462,18 @@ CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease
   where u.decides or u.counts
 $$;
 
-CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   v_now timestamptz;
-  v_count int;
 begin
   if p_class_ids = '{}' then
-    return 0;
+    return;
   end if;
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
-    return null;
+    return;
   end if;
   v_now := hwqueue.clock();
   with kind as (
@@ -12507,8 +12506,6 @@ begin
   insert into hwqueue.class_fleet as r (shard_id, class_id, share, looked_at)
   select p_shard, f.class_id, f.share, v_now from reach f
   on conflict (shard_id, class_id) do update set share = excluded.share, looked_at = excluded.looked_at;
-  get diagnostics v_count = row_count;
-  return v_count;
 end
 $$;
 
@@ -12791,7 +12788,7 @@ begin
   delete from hwqueue.class_nodes f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.find_fleets(v_ids, 20000, p_now, p_shard) f;
+  select f.* into v_found from hwqueue.find_fleets(v_ids, p_now, p_shard) f;
   insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
@@ -18555,7 +18552,7 @@ REVOKE ALL ON FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.no
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_most integer, p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

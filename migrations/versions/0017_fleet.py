@@ -3,8 +3,8 @@
 Why: the views judged every class on every node in every read, upkeep judged them again to tell of
 classes that no node may run, and a third time for the estimate of their reach.
 Functions of claims that had two ways to find the front of a queue go.
-Locks: the dropped tables and hwqueue.reap_mark, access exclusive, until the upgrade commits.
-Expected duration: well below a second: both tables only remember, and upkeep fills the new one.
+Locks: the two tables that it drops, access exclusive, until the upgrade commits.
+Expected duration: well below a second: one row is copied for each class.
 """
 
 from alembic import op

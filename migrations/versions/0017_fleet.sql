@@ -79,6 +79,8 @@ drop function if exists hwqueue.has_judged(hwqueue.placement_class, xid8[], xid8
 drop function if exists hwqueue.has_live_node(hwqueue.placement_class, bigint, timestamptz, int);
 drop function if exists hwqueue.watch_classes(bigint, int, timestamptz, int);
 drop function if exists hwqueue.note_unmatched(hwqueue.placement_class, timestamptz, int);
+-- nobody read what it returned
+drop function if exists hwqueue.refresh_reach(bigint[], int);
 -- gives groups of nodes now, with other columns
 drop function if exists hwqueue.fleet_failures(hwqueue.placement_class, jsonb, timestamptz, int);
 

@@ -1,20 +1,19 @@
 -- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of
 -- node speak for all, fewer where classes cost much to judge. Orders scarce work first and decides nothing.
--- Gives the number of classes estimated; null when another session is at it, then nothing is done.
+-- Does nothing when another session is at it.
 -- Locks: the shard's row, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns int
+create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
-  v_count int;
 begin
   if p_class_ids = '{}' then
-    return 0;
+    return;
   end if;
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
   if not found then
-    return null;
+    return;
   end if;
   v_now := hwqueue.clock();
   with kind as (
@@ -47,8 +46,6 @@ begin
   insert into hwqueue.class_fleet as r (shard_id, class_id, share, looked_at)
   select p_shard, f.class_id, f.share, v_now from reach f
   on conflict (shard_id, class_id) do update set share = excluded.share, looked_at = excluded.looked_at;
-  get diagnostics v_count = row_count;
-  return v_count;
 end
 $$;
 

@@ -37,15 +37,15 @@ $$;
 
 -- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in
 -- the snapshot of its caller's statement, or what is found out would be written down under the digest of
--- other nodes.
-create or replace function hwqueue.find_fleets(p_class_ids bigint[], p_most int, p_now timestamptz, p_shard int,
+-- other nodes. Upkeep spends a fifth of what one read may.
+create or replace function hwqueue.find_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int,
                                                out fits hwqueue.class_fit[], out registered int, out digest bigint)
 language plpgsql stable
 as $$
 declare
   v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
 begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, p_most, p_now, p_shard) f);
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, 20000, p_now, p_shard) f);
   registered := v_look.registered;
   digest := v_look.digest;
 end
@@ -85,7 +85,7 @@ begin
   delete from hwqueue.class_nodes f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.find_fleets(v_ids, 20000, p_now, p_shard) f;
+  select f.* into v_found from hwqueue.find_fleets(v_ids, p_now, p_shard) f;
   insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
     nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
