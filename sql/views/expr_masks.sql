@@ -52,7 +52,7 @@ as $$
     where hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
     group by w.id
   ), known as materialized (  -- by id, if any is named
-    select n.number, i.id
+    select n.number, n.node, n.attested, i.id
     from hwqueue.numbered_nodes(p_now, p_shard) n
     cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
     where exists (select 1 from work w where w.ids <> '{}')
@@ -62,8 +62,7 @@ as $$
              (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
     from work w
     join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
-    join known k on k.id = i.id
-    join hwqueue.numbered_nodes(p_now, p_shard) n on n.number = k.number
+    join known n on n.id = i.id
     group by w.id
   )
   select w.expr, case when w.so_far <= p_most then
