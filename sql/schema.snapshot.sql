@@ -2,7 +2,7 @@
 
 CREATE SCHEMA hwqueue;
 
-CREATE TYPE hwqueue.class_fit AS (
+CREATE TYPE hwqueue.class_match AS (
 	class_id bigint,
 	nodes bit varying,
 	nodes_matching integer,
@@ -10,7 +10,7 @@ CREATE TYPE hwqueue.class_fit AS (
 	nodes_silent integer,
 	part text,
 	expr jsonb,
-	near_node uuid,
+	near bit varying,
 	nodes_near integer,
 	nodes_meeting integer,
 	nodes_serving integer
@@ -2527,7 +2527,23 @@ CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant t
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_fit
+CREATE TABLE hwqueue.class_nodes (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    digest bigint NOT NULL,
+    is_known boolean NOT NULL,
+    unmatched boolean NOT NULL,
+    nodes bit varying NOT NULL,
+    part text,
+    expr jsonb,
+    others bit varying,
+    meeting bit varying,
+    serving bit varying
+);
+
+COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, and what is in the way, by the numbers that nodes have with this digest';
+
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
     LANGUAGE sql STABLE
     AS $$
   with served as materialized (
@@ -2584,49 +2600,37 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_lo
     ) p
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
-    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) & (p_look).open as others
+    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) as others
     from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
     group by p.nr
   ), worst as materialized (
-    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near,
-           bit_count(p.mask & (p_look).open)::int as meeting
+    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, near desc, meeting, p.turn, p.part
+    order by p.ask_id, bit_count(u.others & (p_look).open) desc, bit_count(p.mask & (p_look).open), p.turn, p.part
   )
-  select c.class_id, f.mask, case when f.is_known or f.matching = 0 then f.matching end,
-         -- a part that is not known may keep out more, but no fewer than none
-         case when f.matching = 0 and (f.is_known or a.cordoned = 0) then a.cordoned end,
-         case when f.matching = 0 and f.is_known then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
-         ((p_look).node_ids)[case when w.near > 0 then position(B'1' in w.others)
-                                  else position(B'1' in ~w.mask & (p_look).open) end], w.near, w.meeting,
-         case when f.matching = 0 then bit_count(coalesce(f.served, ~(p_look).none) & (p_look).live)::int end
+  select p_shard, c.class_id, (p_look).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr, w.others, w.mask, f.served
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
-  cross join lateral (
-    select case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end as cordoned) a
   left join worst w on w.ask_id = f.ask_id
 $$;
 
-CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_fit
+CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_others bigint[] := array(
-    select u.class_id from unnest(p_class_ids) u(class_id)
-    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-      and f.digest = p_look.digest and hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
-    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
-      and m.digest = p_look.digest
-    where f.class_id is null or p_with_nodes and m.class_id is null);
+  v_known bigint[] := array(
+    select m.class_id from hwqueue.class_nodes m
+    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_look.digest and m.is_known
+      and (m.unmatched or bit_count(m.nodes & p_look.open) > 0));
+  v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id from unnest(v_known) k(class_id));
 begin
   return query
-    select f.class_id, m.nodes, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
-           f.nodes_meeting, f.nodes_serving
-    from hwqueue.class_fleet f
-    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = f.class_id
-    where f.shard_id = p_shard and f.class_id = any (p_class_ids) and f.class_id <> all (v_others);
+    select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_look) c
+    where m.shard_id = p_shard and m.class_id = any (v_known);
   if v_others <> '{}' then
-    return query select f.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f;
+    return query
+      select c.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f
+      cross join lateral hwqueue.class_match(f, p_look) c;
   end if;
 end
 $$;
@@ -2755,6 +2759,23 @@ begin
   end if;
   return found;
 end
+$$;
+
+CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) RETURNS SETOF hwqueue.class_match
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select (p_fit).class_id, (p_fit).nodes, case when (p_fit).is_known or m.matching = 0 then m.matching end,
+         case when m.matching = 0 and ((p_fit).is_known or c.cordoned = 0) then c.cordoned end,
+         case when m.matching = 0 and (p_fit).is_known then bit_count((p_fit).nodes & ~(p_look).live)::int end,
+         w.part, w.expr,
+         case when w.near > 0 then w.others else ~w.meeting end & (p_look).open,
+         w.near, bit_count(w.meeting & (p_look).open)::int,
+         case when m.matching = 0 then bit_count(coalesce((p_fit).serving, ~(p_look).none) & (p_look).live)::int end
+  from (select bit_count((p_fit).nodes & (p_look).open)::int as matching) m
+  cross join lateral (select bit_count((p_fit).nodes & (p_look).live)::int as cordoned) c
+  left join lateral (
+    select (p_fit).part, (p_fit).expr, (p_fit).others, (p_fit).meeting,
+           bit_count((p_fit).others & (p_look).open)::int as near) w on m.matching = 0
 $$;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
@@ -3525,7 +3546,7 @@ begin
                               when bit_count(f.nodes & v_look.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
                               then 'contended' end as reason
       from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, true, p_now, p_shard) f
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_now, p_shard) f
       left join room r on r.class_id = f.class_id
       left join hwqueue.untaken_masks(ids.class_ids, v_look.none, p_now, p_shard) t on t.class_id = f.class_id
     ), unmet as materialized (
@@ -4662,15 +4683,14 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) RETURNS record
+CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
   v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
 begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, 20000, p_now, p_shard) f);
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
   registered := v_look.registered;
-  digest := v_look.digest;
 end
 $$;
 
@@ -6008,10 +6028,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.is_known_in_full(p_nodes_matching integer, p_nodes_silent integer) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select coalesce(p_nodes_matching > 0 or p_nodes_silent is not null, false) $$;
-
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -6086,34 +6102,9 @@ begin
 end
 $$;
 
-CREATE TABLE hwqueue.class_fleet (
-    shard_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    share double precision NOT NULL,
-    looked_at timestamp with time zone NOT NULL,
-    digest bigint,
-    nodes_matching integer,
-    nodes_cordoned integer,
-    nodes_silent integer,
-    part text,
-    expr jsonb,
-    near_node uuid,
-    nodes_near integer,
-    nodes_meeting integer,
-    nodes_serving integer,
-    told_at timestamp with time zone,
-    CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
-);
-
-COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class, and what class_fits found out';
-
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
-
-COMMENT ON COLUMN hwqueue.class_fleet.told_at IS 'when an event told that leases wait that no live node may run; null: none does';
-
-CREATE FUNCTION hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) RETURNS boolean
+CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select case when p_fleet.nodes_matching > 0 then false else p_fleet.nodes_cordoned = 0 end $$;
+    AS $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known then false end $$;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -7687,12 +7678,15 @@ declare
   v_look hwqueue.fleet_look;
 begin
   with node as (
-    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
-           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.cmin, n.ctid, case when n.attested <> '{}' then
-             hwqueue.still_attested(n.attested, n.attested_until, p_now) end), l.is_live::int) as hash
+    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open, hash_record_extended(row(
+             n.node_id, n.profile_id, n.labels, n.rack, n.taints, n.operator_taints, n.resources, n.cpu_milli, n.memory_mib, n.custom,
+             n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation,
+             n.gpu_share_mode, v.queues, v.tasks,
+             case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now) end), 0) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = k.node_id
     cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
     order by k.number
   )
@@ -9926,7 +9920,6 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
-    update hwqueue.class_fleet f set digest = null where f.shard_id = p_shard and f.digest is not null;
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;
   return v_next;
@@ -10695,7 +10688,7 @@ begin
     ), fit as materialized (
       -- what no node may run needs no look at what nodes have left
       select f.* from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_kind is distinct from 'no_match', v_now, p_shard) f
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, v_now, p_shard) f
     ), able as materialized (
       select coalesce(array_agg(f.class_id), '{}') as class_ids
       from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
@@ -10715,7 +10708,7 @@ begin
       where f.nodes_matching is distinct from 0
     ), chosen as materialized (
       select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node,
+      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near,
                    f.nodes_near, f.nodes_meeting, f.nodes_serving, coalesce(bit_count(e.room), 0)::int as with_room,
                    coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
             from fit f
@@ -10730,7 +10723,7 @@ begin
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_look.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
@@ -12033,14 +12026,14 @@ begin
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_found.fleets;
-    v_uncounted := v_uncounted or reaches >= least(500, p_limit);  -- as many as a call finds out
+    v_uncounted := v_uncounted or reaches >= p_limit;
     v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
         v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.digest, p_now, p_shard);
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now, p_shard);
       else
         v_uncounted := true;
       end if;
@@ -12202,40 +12195,42 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT digest bigint) RETURNS record
+CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_look) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_most int := least(500, p_limit);
-  v_last bigint;  -- null: the rest of them
   v_new bigint[];
   v_old bigint[] := '{}';
 begin
-  select case when count(*) = p_limit then max(w.class_id) end,
-         coalesce((array_agg(w.class_id order by w.class_id) filter (where w.is_wanted and f.digest is null))[1 : v_most], '{}')
-  into v_last, v_new
+  select coalesce(case when count(*) = p_limit then max(w.class_id) end, 0),
+         coalesce(array_agg(w.class_id) filter (where w.is_wanted and f.digest is null), '{}')
+  into next_after, v_new
   from (
     select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted
     from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit) w
   left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = w.class_id;
   fleets := 0;
-  next_after := case when cardinality(v_new) = v_most then v_new[v_most] else coalesce(v_last, 0) end;
   if v_new = '{}' and not p_again then
     return;
   end if;
   if p_again then
-    digest := (hwqueue.look_at_nodes(p_now, p_shard)).digest;
+    look := hwqueue.look_at_nodes(p_now, p_shard);
     v_old := array(
       select o.class_id from (
-        (select f.class_id, 0 as turn, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and (f.nodes_matching = 0 or f.told_at is not null) and f.digest <> reap_fleets.digest
-         order by f.looked_at limit v_most / 2)
+        (select m.class_id, 0 as turn, f.looked_at
+         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = m.class_id
+         where m.shard_id = p_shard and m.digest = look.digest and not m.unmatched and bit_count(m.nodes & look.open) = 0
+         order by f.looked_at limit p_limit)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and f.digest <> reap_fleets.digest
-         order by f.looked_at limit v_most)) o
-      group by o.class_id order by min(o.turn), min(o.looked_at) limit v_most - cardinality(v_new));
+         where f.shard_id = p_shard and (f.unmatched or f.told_at is not null) and f.digest <> look.digest
+         order by f.looked_at limit p_limit / 2)
+        union all
+        (select f.class_id, 2, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and f.digest <> look.digest
+         order by f.looked_at limit p_limit)) o
+      group by o.class_id order by min(o.turn), min(o.looked_at) limit p_limit - cardinality(v_new));
   end if;
   if v_new || v_old <> '{}' then
     fleets := hwqueue.remember_fleets(v_new || v_old, p_now, p_shard);
@@ -12784,28 +12779,16 @@ begin
   delete from hwqueue.class_fleet f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  delete from hwqueue.class_nodes f
-  where f.shard_id = p_shard and f.class_id = any (v_ids)
-    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.find_fleets(v_ids, p_now, p_shard) f;
-  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
-    nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
+  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
-         v_found.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
-         f.nodes_meeting, f.nodes_serving
+         f.digest, f.unmatched
   from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
-  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
-      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned,
-      nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
-      nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
-  insert into hwqueue.class_nodes (shard_id, class_id, digest, nodes)
-  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f
-  where hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
-  on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
-  perform hwqueue.refresh_reach(array(
-    select f.class_id from unnest(v_found.fits) f
-    where not hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)), p_shard);
+  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest, unmatched = excluded.unmatched;
+  delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = any (v_ids);
+  insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
+  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known), p_shard);
   return cardinality(v_found.fits);
 end
 $$;
@@ -16188,56 +16171,59 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  v_unmatched boolean := case when p_fleet.digest = p_digest then hwqueue.is_unmatched(p_fleet) end;
-  v_waits boolean := hwqueue.has_waiting(p_fleet.class_id, p_shard);
-  v_is_news boolean := case when p_fleet.told_at is null then v_unmatched and v_waits else not (v_waits and coalesce(v_unmatched, true)) end;
+  v_waits boolean := hwqueue.has_waiting(p_class_id, p_shard);
+  v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
     -- as it is now: it may have been told just before
     perform 1 from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = p_fleet.class_id and f.told_at is not distinct from p_fleet.told_at
+    where f.shard_id = p_shard and f.class_id = p_class_id and f.told_at is not distinct from p_told_at
     for no key update skip locked;
     if not found then
       return;
-    elsif p_fleet.told_at is null then
-      perform hwqueue.tell_unmatched(p_fleet.class_id, p_now, p_shard);
+    elsif p_told_at is null then
+      perform hwqueue.tell_unmatched(p_class_id, p_now, p_shard);
     else
-      perform hwqueue.tell_matched(p_fleet.class_id, v_waits, p_shard);
+      perform hwqueue.tell_matched(p_class_id, v_waits, p_shard);
     end if;
   end if;
 end
 $$;
 
-CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
   v_began_at timestamptz := clock_timestamp();
-  v_fleet hwqueue.class_fleet;
+  v_fleet record;
   v_count int := 0;
   v_last bigint := 0;
 begin
   for v_fleet in
-    select f.* from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.looked_at = p_now and f.digest = p_digest
-      and case when f.told_at is null then hwqueue.is_unmatched(f) else not hwqueue.is_unmatched(f) end
+    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
+    from hwqueue.class_fleet f
+    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
+    where f.shard_id = p_shard and f.looked_at = p_now
+      and hwqueue.is_unmatched(m, p_look.live) = (f.told_at is null)
     order by f.class_id
   loop
-    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
     exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
   end loop;
   for v_fleet in
-    select f.* from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id > p_after and (f.nodes_matching = 0 or f.told_at is not null)
+    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
+    from hwqueue.class_fleet f
+    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
+    where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.told_at is not null)
     order by f.class_id limit p_limit
   loop
     v_count := v_count + 1;
     v_last := v_fleet.class_id;
-    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
       return v_last;
     end if;
@@ -16743,14 +16729,24 @@ COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for whatever ins
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
-CREATE TABLE hwqueue.class_nodes (
+CREATE TABLE hwqueue.class_fleet (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
-    digest bigint NOT NULL,
-    nodes bit varying NOT NULL
+    share double precision NOT NULL,
+    looked_at timestamp with time zone NOT NULL,
+    digest bigint,
+    told_at timestamp with time zone,
+    unmatched boolean DEFAULT false NOT NULL,
+    CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
 );
 
-COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, by the numbers that they have with this digest';
+COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class';
+
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
+
+COMMENT ON COLUMN hwqueue.class_fleet.told_at IS 'when an event told that leases wait that no live node may run; null: none does';
+
+COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned suited it when that was found out';
 
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
@@ -17619,7 +17615,7 @@ CREATE INDEX claim_stopping ON hwqueue.claim USING btree (class_id) WHERE (stop_
 
 CREATE INDEX class_fleet_age ON hwqueue.class_fleet USING btree (shard_id, looked_at);
 
-CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (shard_id, class_id) WHERE ((nodes_matching = 0) OR (told_at IS NOT NULL));
+CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (shard_id, class_id) WHERE (unmatched OR (told_at IS NOT NULL));
 
 CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (shard_id, class_id);
 
@@ -18360,7 +18356,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_t
 
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -18369,6 +18365,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.s
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -18551,7 +18549,7 @@ REVOKE ALL ON FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.no
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18690,8 +18688,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value 
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_known_in_full(p_nodes_matching integer, p_nodes_silent integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_let_go(p_xmax xid) FROM PUBLIC;
@@ -18712,7 +18708,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kind
 
 REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
@@ -19277,7 +19273,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT digest bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_look) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
@@ -19675,9 +19671,9 @@ GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO
 
 REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -5,7 +5,7 @@
 -- most p_limit and skips what others hold. What may take long, judging and ending claims, stops when
 -- upkeep_budget is used up, so that what is done is kept under a statement_timeout, too. p_unless_within: do
 -- nothing if somebody reaped less than that ago, so that any number of workers can call it. reaches: classes
--- of which it has found out which nodes suit them, never more than 500 (class_fleet). more: a part has
+-- of which it has found out which nodes suit them (class_fleet). more: a part has
 -- reached its limit or used up its time, call again.
 -- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02.
 -- Idempotent: yes.
@@ -82,14 +82,14 @@ begin
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
     select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_found.fleets;
-    v_uncounted := v_uncounted or reaches >= least(500, p_limit);  -- as many as a call finds out
+    v_uncounted := v_uncounted or reaches >= p_limit;
     v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
         v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.digest, p_now, p_shard);
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now, p_shard);
       else
         v_uncounted := true;
       end if;

@@ -1,38 +1,42 @@
 -- Tells once when leases of a class wait that no live node may run, by what the nodes are, what they serve
 -- and have in all, and when that is over. Cordoned nodes count: what they would run is not refused for good.
--- By what reap_fleets has found out of the nodes with this digest: looks first at what it found out just now,
+-- By what reap_fleets has found out of these nodes: looks first at what it found out just now,
 -- for half of the time: otherwise, where nodes change all the time, a row would be out of date whenever its
 -- turn comes. Then at p_limit classes after p_after of those that no node may run, or were told of, in turn
 -- over the calls. For up to 50 ms (of the real clock), at one at least; gives where to go on. A class that
 -- another session holds, prune for one, is left for another time.
 -- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.
-create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_digest bigint, p_now timestamptz, p_shard int)
+create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_look hwqueue.fleet_look, p_now timestamptz, p_shard int)
 returns bigint
 language plpgsql volatile
 as $$
 declare
   v_began_at timestamptz := clock_timestamp();
-  v_fleet hwqueue.class_fleet;
+  v_fleet record;
   v_count int := 0;
   v_last bigint := 0;
 begin
   for v_fleet in
-    select f.* from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.looked_at = p_now and f.digest = p_digest
-      and case when f.told_at is null then hwqueue.is_unmatched(f) else not hwqueue.is_unmatched(f) end
+    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
+    from hwqueue.class_fleet f
+    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
+    where f.shard_id = p_shard and f.looked_at = p_now
+      and hwqueue.is_unmatched(m, p_look.live) = (f.told_at is null)
     order by f.class_id
   loop
-    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
     exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
   end loop;
   for v_fleet in
-    select f.* from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id > p_after and (f.nodes_matching = 0 or f.told_at is not null)
+    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
+    from hwqueue.class_fleet f
+    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
+    where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.told_at is not null)
     order by f.class_id limit p_limit
   loop
     v_count := v_count + 1;
     v_last := v_fleet.class_id;
-    perform hwqueue.watch_class(v_fleet, p_digest, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
       return v_last;
     end if;
@@ -41,34 +45,32 @@ begin
 end
 $$;
 
--- Whether no live node may run a class, cordoned ones included, when it was found out; null: too many
--- different nodes to tell.
-create or replace function hwqueue.is_unmatched(p_fleet hwqueue.class_fleet) returns boolean
+-- Whether no live node may run a class, cordoned ones included; null: not known.
+create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) returns boolean
 language sql immutable parallel safe
-as $$ select case when p_fleet.nodes_matching > 0 then false else p_fleet.nodes_cordoned = 0 end $$;
+as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known then false end $$;
 
--- Tells of one class what there is to tell.
+-- Tells of one class what there is to tell. p_told_at: since when it is told of; p_unmatched: as is_unmatched.
 -- Locks: its row of class_fleet, skip locked. Idempotent: yes.
-create or replace function hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamptz, p_shard int)
+create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
 declare
-  v_unmatched boolean := case when p_fleet.digest = p_digest then hwqueue.is_unmatched(p_fleet) end;
-  v_waits boolean := hwqueue.has_waiting(p_fleet.class_id, p_shard);
-  v_is_news boolean := case when p_fleet.told_at is null then v_unmatched and v_waits else not (v_waits and coalesce(v_unmatched, true)) end;
+  v_waits boolean := hwqueue.has_waiting(p_class_id, p_shard);
+  v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
     -- as it is now: it may have been told just before
     perform 1 from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = p_fleet.class_id and f.told_at is not distinct from p_fleet.told_at
+    where f.shard_id = p_shard and f.class_id = p_class_id and f.told_at is not distinct from p_told_at
     for no key update skip locked;
     if not found then
       return;
-    elsif p_fleet.told_at is null then
-      perform hwqueue.tell_unmatched(p_fleet.class_id, p_now, p_shard);
+    elsif p_told_at is null then
+      perform hwqueue.tell_unmatched(p_class_id, p_now, p_shard);
     else
-      perform hwqueue.tell_matched(p_fleet.class_id, v_waits, p_shard);
+      perform hwqueue.tell_matched(p_class_id, v_waits, p_shard);
     end if;
   end if;
 end

@@ -25,7 +25,7 @@ begin
                               when bit_count(f.nodes & v_look.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
                               then 'contended' end as reason
       from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, true, p_now, p_shard) f
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_now, p_shard) f
       left join room r on r.class_id = f.class_id
       left join hwqueue.untaken_masks(ids.class_ids, v_look.none, p_now, p_shard) t on t.class_id = f.class_id
     ), unmet as materialized (

@@ -1,18 +1,14 @@
--- How many nodes suit each of these classes, and of those that none suits, what is in the way. A class may
+-- Which nodes suit each of these classes, and of those that no live one suits, what is in the way. A class may
 -- run where all of its parts are met: each of its requirements, the taints, isolation, capacity, devices;
 -- these are the parts that suits and class_shortage have. What is remembered of it is read by class_fleets.
--- p_most: as in expr_masks.
---   nodes: those that suit it, cordoned and silent ones as well, as a bit string (numbered_nodes).
---   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many
---     different nodes to tell (expr_masks), and nodes are too many.
---   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of
---     silent ones; null as above, nodes_silent as well where the part in the way is only the worst of those
---     that could be judged.
---   Where nothing matches: the part that is most in the way, near_node, a live node that does not meet it,
---     nodes_near, how many live nodes it alone keeps out (0: they miss more than one part), nodes_meeting,
---     how many live nodes meet it, and nodes_serving, how many live nodes serve queue and task.
+-- Nodes stand in it as bit strings (numbered_nodes), cordoned and silent ones as well, so that it holds when
+-- one is cordoned or falls silent; class_match counts what it comes to. p_most: as in expr_masks.
+--   nodes: those that suit it; without is_known those that no part keeps out that could be judged (expr_masks).
+--   unmatched: none of them is live and not cordoned. Then what is most in the way: the part that alone keeps
+--     out most live nodes. others: the nodes that meet all other parts; meeting: those that meet this part.
+--   serving: the nodes that serve its queue and task; null: all.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most int, p_now timestamptz, p_shard int)
-returns setof hwqueue.class_fit
+returns setof hwqueue.class_nodes
 language sql stable
 as $$
   with served as materialized (
@@ -69,27 +65,45 @@ as $$
     ) p
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
-    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) & (p_look).open as others
+    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) as others
     from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
     group by p.nr
   ), worst as materialized (
-    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others, bit_count(u.others)::int as near,
-           bit_count(p.mask & (p_look).open)::int as meeting
+    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, near desc, meeting, p.turn, p.part
+    order by p.ask_id, bit_count(u.others & (p_look).open) desc, bit_count(p.mask & (p_look).open), p.turn, p.part
   )
-  select c.class_id, f.mask, case when f.is_known or f.matching = 0 then f.matching end,
-         -- a part that is not known may keep out more, but no fewer than none
-         case when f.matching = 0 and (f.is_known or a.cordoned = 0) then a.cordoned end,
-         case when f.matching = 0 and f.is_known then bit_count(f.mask & ~(p_look).live)::int end, w.part, w.expr,
-         ((p_look).node_ids)[case when w.near > 0 then position(B'1' in w.others)
-                                  else position(B'1' in ~w.mask & (p_look).open) end], w.near, w.meeting,
-         case when f.matching = 0 then bit_count(coalesce(f.served, ~(p_look).none) & (p_look).live)::int end
+  select p_shard, c.class_id, (p_look).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr, w.others, w.mask, f.served
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
-  cross join lateral (
-    select case when f.matching = 0 then bit_count(f.mask & (p_look).live & ~(p_look).open)::int end as cordoned) a
   left join worst w on w.ask_id = f.ask_id
+$$;
+
+-- What class_fits says, counted for the nodes as they are now.
+--   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many
+--     different nodes to tell, and nodes are too many.
+--   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of
+--     silent ones; null as above, since a part that could not be judged may keep out more, but no fewer than
+--     none; nodes_silent as well where the part in the way is only the worst of those that could be judged.
+--   Where nothing matches, of the part that is in the way: near, live nodes that do not meet it, those that it
+--     alone keeps out if there are such, nodes_near, how many it alone keeps out (0: they miss more than one
+--     part), nodes_meeting, how many live nodes meet it, and nodes_serving, how many live nodes serve queue
+--     and task.
+create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) returns setof hwqueue.class_match
+language sql immutable parallel safe
+as $$
+  select (p_fit).class_id, (p_fit).nodes, case when (p_fit).is_known or m.matching = 0 then m.matching end,
+         case when m.matching = 0 and ((p_fit).is_known or c.cordoned = 0) then c.cordoned end,
+         case when m.matching = 0 and (p_fit).is_known then bit_count((p_fit).nodes & ~(p_look).live)::int end,
+         w.part, w.expr,
+         case when w.near > 0 then w.others else ~w.meeting end & (p_look).open,
+         w.near, bit_count(w.meeting & (p_look).open)::int,
+         case when m.matching = 0 then bit_count(coalesce((p_fit).serving, ~(p_look).none) & (p_look).live)::int end
+  from (select bit_count((p_fit).nodes & (p_look).open)::int as matching) m
+  cross join lateral (select bit_count((p_fit).nodes & (p_look).live)::int as cordoned) c
+  left join lateral (
+    select (p_fit).part, (p_fit).expr, (p_fit).others, (p_fit).meeting,
+           bit_count((p_fit).others & (p_look).open)::int as near) w on m.matching = 0
 $$;
 
 -- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.

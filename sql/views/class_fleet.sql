@@ -1,53 +1,44 @@
 -- A cache of class_fits, one row for each class. A row is valid while its digest equals that of look_at_nodes; of
 -- a class without a valid row class_fits is asked. So nothing has to be invalidated when a node changes, and what
--- is read is as exact as what is found out.
+-- is counted is exact.
 
--- Whether class_fits could judge all parts of a class that such nodes match: else it gives what is certain.
-create or replace function hwqueue.is_known_in_full(p_nodes_matching int, p_nodes_silent int) returns boolean
-language sql immutable parallel safe
-as $$ select coalesce(p_nodes_matching > 0 or p_nodes_silent is not null, false) $$;
-
--- What class_fits says of these classes, remembered or found out now. nodes: with p_with_nodes, else perhaps
--- null; of a class that is not known in full those that no known part keeps out.
-create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_with_nodes boolean,
-                                                p_now timestamptz, p_shard int)
-returns setof hwqueue.class_fit
+-- What class_fits says of these classes, remembered or found out now, counted for the nodes as they are now.
+-- Of a class that nothing suits any more what is in the way has to be found out; else it is told of the part
+-- that was most in the way when it was found out.
+create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamptz, p_shard int)
+returns setof hwqueue.class_match
 language plpgsql stable
 as $$
 declare
-  v_others bigint[] := array(
-    select u.class_id from unnest(p_class_ids) u(class_id)
-    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-      and f.digest = p_look.digest and hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
-    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = u.class_id
-      and m.digest = p_look.digest
-    where f.class_id is null or p_with_nodes and m.class_id is null);
+  v_known bigint[] := array(
+    select m.class_id from hwqueue.class_nodes m
+    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_look.digest and m.is_known
+      and (m.unmatched or bit_count(m.nodes & p_look.open) > 0));
+  v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id from unnest(v_known) k(class_id));
 begin
   return query
-    select f.class_id, m.nodes, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
-           f.nodes_meeting, f.nodes_serving
-    from hwqueue.class_fleet f
-    left join hwqueue.class_nodes m on p_with_nodes and m.shard_id = p_shard and m.class_id = f.class_id
-    where f.shard_id = p_shard and f.class_id = any (p_class_ids) and f.class_id <> all (v_others);
+    select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_look) c
+    where m.shard_id = p_shard and m.class_id = any (v_known);
   if v_others <> '{}' then
-    return query select f.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f;
+    return query
+      select c.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f
+      cross join lateral hwqueue.class_match(f, p_look) c;
   end if;
 end
 $$;
 
 -- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in
 -- the snapshot of its caller's statement, or what is found out would be written down under the digest of
--- other nodes. Upkeep spends a fifth of what one read may.
+-- other nodes. For a few hundred classes upkeep spends a fifth of what one read may.
 create or replace function hwqueue.find_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int,
-                                               out fits hwqueue.class_fit[], out registered int, out digest bigint)
+                                               out fits hwqueue.class_nodes[], out registered int)
 language plpgsql stable
 as $$
 declare
   v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
 begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, 20000, p_now, p_shard) f);
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
   registered := v_look.registered;
-  digest := v_look.digest;
 end
 $$;
 
@@ -82,28 +73,16 @@ begin
   delete from hwqueue.class_fleet f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  delete from hwqueue.class_nodes f
-  where f.shard_id = p_shard and f.class_id = any (v_ids)
-    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.find_fleets(v_ids, p_now, p_shard) f;
-  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, nodes_matching, nodes_cordoned,
-    nodes_silent, part, expr, near_node, nodes_near, nodes_meeting, nodes_serving)
+  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
-         v_found.digest, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node, f.nodes_near,
-         f.nodes_meeting, f.nodes_serving
+         f.digest, f.unmatched
   from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
-  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
-      nodes_matching = excluded.nodes_matching, nodes_cordoned = excluded.nodes_cordoned,
-      nodes_silent = excluded.nodes_silent, part = excluded.part, expr = excluded.expr, near_node = excluded.near_node,
-      nodes_near = excluded.nodes_near, nodes_meeting = excluded.nodes_meeting, nodes_serving = excluded.nodes_serving;
-  insert into hwqueue.class_nodes (shard_id, class_id, digest, nodes)
-  select p_shard, f.class_id, v_found.digest, f.nodes from unnest(v_found.fits) f
-  where hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)
-  on conflict (shard_id, class_id) do update set digest = excluded.digest, nodes = excluded.nodes;
-  perform hwqueue.refresh_reach(array(
-    select f.class_id from unnest(v_found.fits) f
-    where not hwqueue.is_known_in_full(f.nodes_matching, f.nodes_silent)), p_shard);
+  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest, unmatched = excluded.unmatched;
+  delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = any (v_ids);
+  insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
+  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known), p_shard);
   return cardinality(v_found.fits);
 end
 $$;

@@ -26,11 +26,9 @@ $$;
 
 -- The registered nodes as bit strings, as numbered_nodes numbers them.
 --   none: a zero for each; live: those that give signs of life; open: those of them that are not cordoned.
---   digest: of all that decides which nodes suit a class: the versions of the nodes' rows (every registration
---     writes one, so what they announce to serve needs no more), who is live, and what each is vouched for
---     now. cmin tells versions of one transaction apart, which vacuum full may put in one place. What was
---     found out with one digest holds wherever it is the same. An update that is open or rolled back may
---     change it as well: then a class is asked for anew, never read wrongly.
+--   digest: of all that decides which nodes suit a class: what each registered as, its operator's taints, what
+--     it announced to serve, what it is vouched for now. What was found out with one digest holds wherever
+--     it is the same. Who is live or cordoned is not part of it: that is counted at each read (class_match).
 create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
@@ -41,12 +39,15 @@ declare
   v_look hwqueue.fleet_look;
 begin
   with node as (
-    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open,
-           hashtextextended(concat_ws(',', n.node_id, n.xmin, n.cmin, n.ctid, case when n.attested <> '{}' then
-             hwqueue.still_attested(n.attested, n.attested_until, p_now) end), l.is_live::int) as hash
+    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open, hash_record_extended(row(
+             n.node_id, n.profile_id, n.labels, n.rack, n.taints, n.operator_taints, n.resources, n.cpu_milli, n.memory_mib, n.custom,
+             n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation,
+             n.gpu_share_mode, v.queues, v.tasks,
+             case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now) end), 0) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = k.node_id
     cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
     order by k.number
   )

@@ -45,7 +45,7 @@ begin
     ), fit as materialized (
       -- what no node may run needs no look at what nodes have left
       select f.* from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_kind is distinct from 'no_match', v_now, p_shard) f
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, v_now, p_shard) f
     ), able as materialized (
       select coalesce(array_agg(f.class_id), '{}') as class_ids
       from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
@@ -65,7 +65,7 @@ begin
       where f.nodes_matching is distinct from 0
     ), chosen as materialized (
       select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near_node,
+      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near,
                    f.nodes_near, f.nodes_meeting, f.nodes_serving, coalesce(bit_count(e.room), 0)::int as with_room,
                    coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
             from fit f
@@ -80,7 +80,7 @@ begin
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.near_node
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_look.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
       k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,

@@ -24,7 +24,7 @@ _FIND_OUT = """
   from hwqueue.placement_class c
 """
 _WATCH_THE_LAST = """
-  select hwqueue.watch_classes(9223372036854775807, 1, d.digest, t.now, 0)
+  select hwqueue.watch_classes(9223372036854775807, 1, d, t.now, 0)
   from hwqueue.clock() t(now), hwqueue.look_at_nodes(t.now, 0) d
 """
 NO_EXECUTE = {"key": "k", "effect": "no_execute"}
