@@ -5,8 +5,8 @@ into force, since a session on the server has written something and idles. Claim
 behind them are timed, and their transaction ids counted.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
@@ -17,6 +17,7 @@ import typer
 
 from benchmarks.core.claimer import Claimer
 from benchmarks.core.fill import fill, kind, spawn
+from benchmarks.core.holders import idle_writer
 from benchmarks.core.node import register
 from benchmarks.core.options import Claims, Rounds
 from benchmarks.core.queue import create_queue
@@ -56,7 +57,7 @@ def dependents(
     names += [f"beside an idle writer: {count:,} new groups" for count in groups]
     with ExitStack() as stack:
         dsns = stack.enter_context(databases(run.dsn, len(names)))
-        stack.enter_context(_idle_writer(dsns[0]))
+        stack.enter_context(idle_writer(dsns[0]))
         cases = [
             _Case(*case) for case in zip(names, dsns, [0] * len(names), [0, *groups], strict=True)
         ]
@@ -151,12 +152,3 @@ def _next_xid(connection: psycopg.Connection) -> int:
     ).fetchone()
     assert row is not None
     return int(row[0])
-
-
-@contextmanager
-def _idle_writer(dsn: str) -> Iterator[None]:
-    """A session that has written something and idles until the end of the block."""
-    with psycopg.connect(dsn) as idle:
-        idle.execute("select pg_current_xact_id()")
-        yield
-        idle.rollback()

@@ -74,6 +74,20 @@ def latency_kept(
     return Figure(f"{what} p{percent:g}, last / first", "ms", value, base, ratio, aim)
 
 
+def beside(lookups: Claims, control: Claims, aim: Aim) -> list[Figure]:
+    """A query that has nothing to do with the queue, over the same before."""
+    return [
+        Figure.against(
+            f"unrelated lookup p{percent}, held / control",
+            "ms",
+            values=[percentile(lookups.ms, percent)],
+            bases=[percentile(control.ms, percent)],
+            aim=aim,
+        )
+        for percent in (50, 99)
+    ]
+
+
 def minutes(name: str, phase: Phase, samples: Sequence[Sizes], seconds: float) -> list[Figure]:
     """The rate of every minute, with latencies, dead rows and sizes at its end."""
     return [_minute(name, phase, number, found, seconds) for number, found in enumerate(samples)]

@@ -15,11 +15,15 @@ from multiprocessing.synchronize import Barrier
 from threading import BrokenBarrierError
 from typing import TypeVar
 
+import psycopg
+
 from benchmarks.peers.peer import Jobs, SqlPeer
+from benchmarks.soak.bystander import Bystander
 
 # Spawning is not what is asked here: one call for so many jobs.
 SPAWN_BATCH = 20
 PROBE_SECONDS = 0.1
+LOOKUP_SECONDS = 0.01
 _WARMUP_JOBS = 10
 _OPENING_SECONDS = 120
 
@@ -73,10 +77,12 @@ class Phase:
     Attributes:
         claims: Those of jobs that were then completed.
         probes: Claims in transactions that were rolled back, ten a second.
+        lookups: Rows of a table that has nothing to do with the queue, a hundred a second.
     """
 
     claims: Claims
     probes: Claims
+    lookups: Claims
 
 
 def keep_pace(
@@ -86,20 +92,21 @@ def keep_pace(
 
     Raises: Exception of any connection.
     """
-    barrier = _CONTEXT.Barrier(pace.connections + 2)
+    barrier = _CONTEXT.Barrier(pace.connections + 3)
     with ProcessPoolExecutor(
-        pace.connections + 1, mp_context=_CONTEXT, initializer=_inherit, initargs=(barrier,)
+        pace.connections + 2, mp_context=_CONTEXT, initializer=_inherit, initargs=(barrier,)
     ) as pool:
         working = [pool.submit(_work, queue, dsn, pace, n) for n in range(pace.connections)]
         probing = pool.submit(_probe, queue, dsn, pace)
+        looking = pool.submit(_look_up, dsn, pace)
         try:
             barrier.wait(_OPENING_SECONDS)
         except BrokenBarrierError:
-            raise _cause([*working, probing]) from None
+            raise _cause([*working, probing, looking]) from None
         samples = _samples(every, pace.seconds, sample)
         claims = [work.result() for work in working]
-        probes = probing.result()
-    return Phase(_together(claims), probes), samples
+        phase = Phase(_together(claims), probing.result(), looking.result())
+    return phase, samples
 
 
 def _samples(every: float, seconds: float, sample: Callable[[], _T]) -> list[_T]:
@@ -164,17 +171,42 @@ def _work(queue: SqlPeer, dsn: str, pace: Pace, number: int) -> Claims:
 
 def _probe(queue: SqlPeer, dsn: str, pace: Pace) -> Claims:
     jobs = _open(queue, dsn, pace.connections)
-    probes = Claims()
-    started = now = time.monotonic()
-    while now < started + pace.seconds:
-        ms = _claim_and_roll_back(jobs)
-        probes.add(time.monotonic() - started, ms, 0)
-        # The next of the regular moments; those that were missed are left out.
-        passed = time.monotonic() - started
-        _sleep_until(started + (passed // PROBE_SECONDS + 1) * PROBE_SECONDS)
-        now = time.monotonic()
+    probes = _regularly(PROBE_SECONDS, pace, lambda: _claim_and_roll_back(jobs))
     jobs.close()
     return probes
+
+
+def _look_up(dsn: str, pace: Pace) -> Claims:
+    assert _start is not None
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def look_up() -> float:
+            before = time.monotonic()
+            bystander.look_up()
+            return 1000 * (time.monotonic() - before)
+
+        try:
+            bystander = Bystander(connection)
+            look_up()
+        except BaseException:
+            _start.abort()
+            raise
+        _start.wait(_OPENING_SECONDS)
+        return _regularly(LOOKUP_SECONDS, pace, look_up)
+
+
+def _regularly(every: float, pace: Pace, measure: Callable[[], float]) -> Claims:
+    """What a measure gives at regular moments."""
+    found = Claims()
+    started = now = time.monotonic()
+    while now < started + pace.seconds:
+        ms = measure()
+        found.add(time.monotonic() - started, ms, 0)
+        # The next of the regular moments; those that were missed are left out.
+        passed = time.monotonic() - started
+        _sleep_until(started + (passed // every + 1) * every)
+        now = time.monotonic()
+    return found
 
 
 def _claim_and_roll_back(jobs: Jobs) -> float:

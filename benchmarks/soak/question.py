@@ -1,25 +1,26 @@
-"""Does a queue stay fast while another session holds an old snapshot, and shrink afterwards?
+"""Does a queue stay fast while another session holds vacuum back, and shrink afterwards?
 
-As long as a snapshot is held, vacuum removes nothing that was deleted since: whatever a claim scans
-from its start fills with dead entries. Work is offered at a fixed rate; see `pace`.
+As long as a snapshot is held, or a transaction that has written idles, vacuum removes nothing that
+was deleted since: whatever a claim scans from its start fills with dead entries. Work is offered at
+a fixed rate; see `pace`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated
 
-import psycopg
 import typer
 
+from benchmarks.core.holders import Holder, holding
 from benchmarks.core.report import Aim, Answer, Figure, at_least, at_most
 from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down, database, machine
 from benchmarks.peers.hwqueue import Hwqueue
 from benchmarks.peers.peer import SqlPeer
 from benchmarks.peers.registry import PeerSql, sql_peer
+from benchmarks.soak import bystander
 from benchmarks.soak.figures import (
     Minute,
+    beside,
     furthest_behind,
     latency_kept,
     minutes,
@@ -33,10 +34,12 @@ from benchmarks.soak.sizes import Sizes, sizes, total
 RATE_AIM = at_least(0.98)
 LATENCY_AIM = at_most(2)
 COUNTED_LATENCY_AIM = at_most(3)
+LOOKUP_AIM = at_most(1.15)
 
 _NOTES = (
     f"spawns are batches of {SPAWN_BATCH} in the loops that claim and complete one by one",
     "a probe is a claim in a transaction that is rolled back, ten a second",
+    "an unrelated lookup reads a row of a table of the application by key, a hundred a second",
     "MiB with indexes; rows completed stay in the table where a queue keeps them",
 )
 
@@ -45,8 +48,8 @@ def soak(
     ctx: typer.Context,
     *,
     peer: Annotated[str, typer.Option(help="Which queue; one with SQL")] = "hwqueue",
-    seconds: Annotated[float, typer.Option(help="With the snapshot held", min=1)] = 600,
-    after: Annotated[float, typer.Option(help="Seconds after its release", min=0)] = 180,
+    seconds: Annotated[float, typer.Option(help="While vacuum is held back", min=1)] = 600,
+    after: Annotated[float, typer.Option(help="Seconds after it is not", min=0)] = 180,
     rate: Annotated[float, typer.Option(help="Leases/s offered", min=1)] = 2000,
     connections: Annotated[int, typer.Option(help="They share the rate", min=1)] = 8,
     backlog: Annotated[int, typer.Option(help="Waiting all the time", min=1)] = 1000,
@@ -57,20 +60,37 @@ def soak(
         bool,
         typer.Option("--stands", help="hwqueue only: the oldest lease is for no node"),
     ] = False,
-    snapshot: Annotated[bool, typer.Option(help="Hold one; without: the control")] = True,
+    holder: Annotated[Holder, typer.Option(help="Who keeps vacuum back")] = Holder.SNAPSHOT,
+    control: Annotated[
+        float, typer.Option(help="Seconds of the same load before, with nobody", min=0)
+    ] = 0,
+    lookup_rows: Annotated[
+        int, typer.Option(help="Of the table that unrelated lookups read", min=1)
+    ] = 1_000_000,
     peer_sql: PeerSql = [],  # noqa: B006
 ) -> list[Answer]:
-    """Rate, claim latency and sizes over minutes while another session holds a snapshot."""
+    """Rate, claim latency and sizes over minutes while another session holds vacuum back."""
     run = Run.of(ctx)
     queue = _of_hwqueue(sql_peer(peer, peer_sql), counted_nodes, connections, stands=stands)
-    held = "snapshot held" if snapshot else "no snapshot"
+    held = {
+        Holder.SNAPSHOT: "snapshot held",
+        Holder.WRITER: "idle writer",
+        Holder.BOTH: "snapshot held and idle writer",
+        Holder.NOBODY: "nobody else",
+    }[holder]
     pace = Pace(rate, connections, seconds)
     with database(run.dsn) as dsn:
         queue.install(dsn)
         queue.fill(dsn, backlog)
+        bystander.install(dsn, lookup_rows)
         calm_down(dsn)
         before = sizes(dsn)
-        with held_snapshot(dsn) if snapshot else nullcontext():
+        without = (
+            _phase(run, queue, dsn, replace(pace, seconds=control), "control")[0]
+            if control
+            else None
+        )
+        with holding(dsn, holder):
             phase, samples = _phase(run, queue, dsn, pace, held)
         by_minute = minutes(held, phase, samples, _minute(seconds))
         moments = {held: samples[-1]}
@@ -79,6 +99,8 @@ def soak(
             by_minute += minutes("released", later, then, _minute(after))
             moments["released"] = then[-1]
         by_aim = _kept(phase, pace, COUNTED_LATENCY_AIM if counted_nodes else LATENCY_AIM)
+        if without:
+            by_aim += beside(phase.lookups, without.lookups, LOOKUP_AIM)
         by_table = tables(before, moments)
         facts = machine(dsn)
     offered = f"{queue.name} at {rate:,.0f} leases/s, {held}"
@@ -98,15 +120,6 @@ def _of_hwqueue(queue: SqlPeer, counted_nodes: int, connections: int, *, stands:
     if counted_nodes:
         queue = replace(queue, cpu_milli=1000, nodes=counted_nodes, connections=connections)
     return replace(queue, stands=stands)
-
-
-@contextmanager
-def held_snapshot(dsn: str) -> Iterator[None]:
-    """Another session that looks at the database as it is now, for as long as this lasts."""
-    with psycopg.connect(dsn) as connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.execute("select")
-        yield
 
 
 def _phase(run: Run, queue: SqlPeer, dsn: str, pace: Pace, name: str) -> tuple[Phase, list[Sizes]]:
