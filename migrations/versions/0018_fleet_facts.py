@@ -1,7 +1,7 @@
-"""What is remembered of a class and all nodes holds while nodes come and go silent, or are cordoned.
+"""What is remembered of a class and all nodes holds while nodes fall silent or are cordoned.
 
-Why: one node of ten thousand that fell silent, or was cordoned, made all that is remembered useless.
-Now the nodes that suit a class are remembered as bit strings, and counted at each read.
+Why: one node of ten thousand that fell silent, or was cordoned, made all that is remembered
+useless. Now the nodes that suit a class are remembered as bit strings, and counted at each read.
 Locks: class_fleet and class_nodes, access exclusive, until the upgrade commits.
 Expected duration: well below a second. What is remembered is found out again by upkeep.
 """
