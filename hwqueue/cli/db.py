@@ -7,12 +7,11 @@ from typing import Annotated
 import psycopg
 import typer
 
-from hwqueue.cli.connect import locate, named_database
+from hwqueue.cli.connect import embedded_server, locate, named_database
 from hwqueue.cli.inputs import span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.client import Client
-from hwqueue.embedded import EmbeddedServer
 from hwqueue.errors import ConfigError, SchemaTooOld
 from hwqueue.schema import CheckReport, install_script, read_version
 from hwqueue.schema import check as check_schema
@@ -50,14 +49,14 @@ def start(
 ) -> None:
     """Start the embedded server, setting it up the first time."""
     _refuse_named_database(ctx)
-    show_one(ctx, vars(EmbeddedServer().start(port)))
+    show_one(ctx, vars(embedded_server().start(port)))
 
 
 @app.command(epilog="Example: hwqueue db stop")
 def stop(ctx: typer.Context) -> None:
     """Stop the embedded server; its data is kept."""
     _refuse_named_database(ctx)
-    stopped = EmbeddedServer().stop()
+    stopped = embedded_server().stop()
     if options_of(ctx).json:
         show_one(ctx, {"stopped": stopped})
     say(ctx, "stopped" if stopped else "it was not running")
@@ -67,11 +66,11 @@ def stop(ctx: typer.Context) -> None:
 def status(ctx: typer.Context) -> None:
     """Show which database is used and what is installed there; starts nothing."""
     named = named_database(ctx)
-    embedded = None if named else EmbeddedServer().status()
+    embedded = None if named else embedded_server().status()
     facts: dict[str, object] = {"server": f"named by {named.by}" if named else "embedded"}
     if embedded:
         facts |= vars(embedded)
-    dsn = named.dsn if named else EmbeddedServer().url() if embedded and embedded.running else None
+    dsn = named.dsn if named else embedded_server().url() if embedded and embedded.running else None
     if dsn is not None:
         with psycopg.connect(dsn) as connection:
             installed = read_version(connection)

@@ -4,7 +4,10 @@
 serve` and `hwqueue metrics print` do it for you.
 """
 
-from hwqueue.metrics.collector import HwqueueCollector, registry_for
+from hwqueue.extras import needs
 from hwqueue.metrics.table import METRICS, Metric
+
+with needs("metrics"):
+    from hwqueue.metrics.collector import HwqueueCollector, registry_for
 
 __all__ = ["METRICS", "HwqueueCollector", "Metric", "registry_for"]

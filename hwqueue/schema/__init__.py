@@ -1,9 +1,14 @@
 """Install, upgrade and check the `hwqueue` schema of a database."""
 
-from hwqueue.schema.check import CheckReport, Drift, check
+from typing import TYPE_CHECKING
+
+from hwqueue.extras import loader
+from hwqueue.schema.drift import CheckReport, Drift, check
 from hwqueue.schema.state import Installed, read_version, require_compatible
-from hwqueue.schema.upgrade import UpgradeResult, install_script, upgrade
 from hwqueue.types import SchemaVersion
+
+if TYPE_CHECKING:
+    from hwqueue.schema.install import UpgradeResult, install_script, upgrade
 
 __all__ = [
     "CheckReport",
@@ -17,3 +22,6 @@ __all__ = [
     "require_compatible",
     "upgrade",
 ]
+
+_OF_UPGRADES = ("UpgradeResult", "install_script", "upgrade")
+__getattr__ = loader(__name__, "schema", dict.fromkeys(_OF_UPGRADES, "hwqueue.schema.install"))

@@ -1,12 +1,17 @@
 """Where the SQL and the migrations are, in a checkout and in an installed wheel."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import psycopg
-from sqlalchemy import Connection
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 def _data_root() -> Path:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from packaging.version import InvalidVersion, Version
 from psycopg.rows import class_row
 
@@ -14,8 +12,6 @@ from hwqueue.errors import SchemaError, SchemaTooNew, SchemaTooOld
 from hwqueue.schema.bundle import load_bundle
 from hwqueue.schema.files import SHIPPED, Sources, statement
 from hwqueue.types import SchemaVersion
-
-HEAD = "hwqueue@head"
 
 
 @dataclass(frozen=True)
@@ -31,19 +27,9 @@ def package_version() -> str:
     return importlib.metadata.version("hwqueue")
 
 
-def alembic_config(sources: Sources = SHIPPED) -> Config:
-    """Alembic's settings; made here, so that no alembic.ini has to be found at run time."""
-    config = Config()
-    config.set_main_option("script_location", str(sources.migrations).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
 def head_revision(sources: Sources = SHIPPED) -> str:
-    """The newest revision that this package brings."""
-    head = ScriptDirectory.from_config(alembic_config(sources)).get_revision(HEAD)
-    assert head is not None
-    return head.revision
+    """The newest revision that this package brings: revisions are numbered files."""
+    return max(path.stem for path in (sources.migrations / "versions").glob("[0-9]*.py"))
 
 
 def read_version(connection: psycopg.Connection) -> SchemaVersion | None:

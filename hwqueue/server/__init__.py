@@ -1,7 +1,10 @@
 """The HTTP API: `create_app`, and `run`, which serves it. Needs `pip install 'hwqueue[serve]'`."""
 
-from hwqueue.server.app import create_app
-from hwqueue.server.serve import run
-from hwqueue.server.settings import ServerSettings
+from hwqueue.extras import needs
+
+with needs("serve"):
+    from hwqueue.server.app import create_app
+    from hwqueue.server.serve import run
+    from hwqueue.server.settings import ServerSettings
 
 __all__ = ["ServerSettings", "create_app", "run"]

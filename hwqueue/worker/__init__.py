@@ -1,7 +1,10 @@
 """The worker runtime: claims leases for one node and runs their handlers."""
 
+from hwqueue.extras import needs
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
-from hwqueue.worker.runtime import Worker, run
 from hwqueue.worker.settings import WorkerSettings
+
+with needs("worker"):
+    from hwqueue.worker.runtime import Worker, run
 
 __all__ = ["AsyncLeaseContext", "LeaseContext", "Worker", "WorkerSettings", "run"]

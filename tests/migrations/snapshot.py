@@ -15,7 +15,7 @@ from hwqueue.embedded import EmbeddedServer
 from hwqueue.embedded.binaries import MAJOR
 from hwqueue.schema import upgrade
 from hwqueue.schema.catalog import read_catalog, write_manifest
-from hwqueue.schema.check import MANIFEST
+from hwqueue.schema.drift import MANIFEST
 from hwqueue.schema.files import SQL_DIR
 from tests.migrations.programs import dump
 

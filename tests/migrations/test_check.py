@@ -5,7 +5,7 @@ import pytest
 
 from hwqueue.schema import check, upgrade
 from hwqueue.schema.catalog import load_manifest
-from hwqueue.schema.check import MANIFEST, compare
+from hwqueue.schema.drift import MANIFEST, compare
 from hwqueue.schema.files import SQL_DIR, Sources
 from tests.migrations.conftest import catalog_of
 

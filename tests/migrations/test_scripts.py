@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.embedded.binaries import MAJOR
 from hwqueue.schema import check, install_script
-from hwqueue.schema.check import compare
+from hwqueue.schema.drift import compare
 from hwqueue.schema.files import SQL_DIR
 from tests.migrations.conftest import catalog_of
 from tests.migrations.programs import run_psql

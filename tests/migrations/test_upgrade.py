@@ -13,9 +13,10 @@ from psycopg.conninfo import make_conninfo
 
 from hwqueue.errors import ConfigError, SchemaError, SchemaTooNew, SchemaTooOld
 from hwqueue.schema import check, require_compatible, upgrade
-from hwqueue.schema.check import compare
+from hwqueue.schema.drift import compare
 from hwqueue.schema.files import SHIPPED, Sources
-from hwqueue.schema.state import alembic_config, head_revision
+from hwqueue.schema.install import alembic_config
+from hwqueue.schema.state import head_revision
 from tests.migrations.conftest import catalog_of
 from tests.migrations.programs import dump, run_psql
 
@@ -194,7 +195,7 @@ def test_roles_lost_with_the_server_are_asked_for(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dump restored on a server that lacks the roles, by a user who may not create them."""
-    module = importlib.import_module("hwqueue.schema.upgrade")
+    module = importlib.import_module("hwqueue.schema.install")
     monkeypatch.setattr(module, "_may_use_roles", lambda _connection: False)
     with pytest.raises(ConfigError, match="this server does not have") as caught:
         upgrade(dsn)
@@ -235,7 +236,7 @@ def test_an_installer_who_may_not_create_roles(
         admin.execute(f'grant create on database "{name}" to hwqueue_test_installer'.encode())
     as_installer = make_conninfo(empty_dsn, options="-c role=hwqueue_test_installer")
     # The roles belong to the whole server and other tests use them: look for other ones.
-    module = importlib.import_module("hwqueue.schema.upgrade")
+    module = importlib.import_module("hwqueue.schema.install")
     monkeypatch.setattr(module, "ROLES", ("hwqueue_test_no_such_role",))
 
     result = upgrade(as_installer)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 LOCKED = re.compile(r"([A-Za-z0-9._-]+)==([^ ;]+)(?: ; .+)?((?: --hash=sha256:[0-9a-f]{64})+)")
 # The first versions without a hole that has become known.
-CLOSED = {"h11": "0.16.0", "jinja2": "3.1.6", "filelock": "3.20.3"}
+CLOSED = {"h11": "0.16.0", "jinja2": "3.1.6"}
 # The first versions with which every command starts, on every Python that is named.
 WORKING = {"typer": "0.20.0", "psycopg": "3.2.3"}
 pytestmark = pytest.mark.skipif(not DOCKER.exists(), reason="no checkout")
@@ -36,11 +36,21 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def required() -> list[Requirement]:
+def required(extra: str = "serve") -> list[Requirement]:
     """What the image needs."""
     of_project = project()["project"]
-    lines = [*of_project["dependencies"], *of_project["optional-dependencies"]["serve"]]
-    return [Requirement(line) for line in lines]
+    lines = of_project["optional-dependencies"][extra]
+    if extra == "serve":
+        lines = [*of_project["dependencies"], *lines]
+    found = []
+    for each in map(Requirement, lines):
+        found += [r for e in sorted(each.extras) for r in required(e)] if is_own(each) else [each]
+    return found
+
+
+def is_own(requirement: Requirement) -> bool:
+    """Whether this is another extra of the project."""
+    return canonicalize_name(requirement.name) == "hwqueue"
 
 
 def test_the_image_installs_what_the_project_asks_for() -> None:

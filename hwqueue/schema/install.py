@@ -9,6 +9,7 @@ from functools import partial
 
 import alembic.command
 import psycopg
+from alembic.config import Config
 from alembic.util import CommandError
 from packaging.version import Version
 from sqlalchemy import Connection, create_engine
@@ -29,15 +30,15 @@ from hwqueue.schema.session import (
     take_lock,
 )
 from hwqueue.schema.state import (
-    HEAD,
     Installed,
-    alembic_config,
     head_revision,
     is_current,
     package_version,
     parsed_version,
     read_installed,
 )
+
+HEAD = "hwqueue@head"
 
 _NO_ROLES_NOTE = (
     "Roles and grants were left out: this user may not create roles. Until they are there, only "
@@ -162,6 +163,14 @@ def _warnings(owner: str, shared: Sequence[str], *, roles: bool) -> Iterator[str
             f"{', '.join(shared[:_MOST_NAMED])}{more}. Whoever was granted a role for this one "
             "has it there, if they may connect: revoke connect on database ... from public"
         )
+
+
+def alembic_config(sources: Sources = SHIPPED) -> Config:
+    """Alembic's settings; made here, so that no alembic.ini has to be found at run time."""
+    config = Config()
+    config.set_main_option("script_location", str(sources.migrations).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
 
 
 def install_script(*, roles: bool = True, sources: Sources = SHIPPED) -> str:

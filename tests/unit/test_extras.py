@@ -1,0 +1,87 @@
+"""A producer needs psycopg and little else; whatever else is missing is said with its extra."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What the base installation brings, with what psycopg itself asks for.
+BASE = {"hwqueue", "packaging", "psycopg", "psycopg_binary", "psycopg_pool", "typing_extensions"}
+BARE = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        found = PathFinder.find_spec(name, path) if "." not in name else None
+        if found and name not in {BASE!r} and "site-packages" in str(found.origin):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Bare())
+"""
+SPAWN = """
+import hwqueue
+with hwqueue.Client(sys.argv[1]) as client:
+    client.check_schema()
+    client.create_queue("of-a-producer")
+    lease = client.spawn_lease("of-a-producer", "task", {}, affinity_tags={"gpu": True})
+    print(client.get_lease(lease.lease_id).state.value)
+"""
+# What needs an extra, and which.
+PARTS = [
+    ("from hwqueue import Worker", "worker"),
+    ("import hwqueue.worker", "worker"),
+    ("from hwqueue.schema import upgrade", "schema"),
+    ("import hwqueue.embedded", "embedded"),
+    ("import hwqueue.metrics", "metrics"),
+    ("import hwqueue.server", "serve"),
+]
+
+
+def bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code as if only the base installation were there."""
+    return subprocess.run(
+        [sys.executable, "-c", BARE + code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_producer_needs_no_extra(dsn: str) -> None:
+    run = bare(SPAWN, dsn)
+    assert run.stdout == "pending\n", run.stderr
+
+
+@pytest.mark.parametrize(("code", "extra"), PARTS)
+def test_what_is_missing_is_said(code: str, extra: str) -> None:
+    run = bare(code)
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ")
+    assert last.endswith(f" is not installed: pip install 'hwqueue[{extra}]'")
+
+
+def test_the_program_says_it_in_one_line() -> None:
+    run = bare("from hwqueue.__main__ import main; main()")
+    assert run.returncode == 1
+    assert run.stderr.startswith("error: ")
+    assert run.stderr.endswith(" is not installed: pip install 'hwqueue[cli]'\n")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_names_that_are_loaded_late_are_no_others() -> None:
+    run = bare("import hwqueue; print(hasattr(hwqueue, 'nothing'), hasattr(hwqueue, 'schema'))")
+    assert run.stdout.startswith("False "), run.stderr
+
+
+def test_all_has_every_extra_but_the_laboratory() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    [line] = extras["all"]
+    named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
+    assert set(extras) - named - {"schema", "worker"} == {"all", "bench", "bound", "chart", "dev"}
